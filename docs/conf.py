@@ -15,6 +15,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "site"))
 
+import landing
 import languages
 import notebooks
 import operators
@@ -22,7 +23,7 @@ import reach
 import try_page
 import words
 
-import examples  # of docs/site, as the six above
+import examples  # of docs/site, as the seven above
 
 project = "npusim"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
@@ -31,7 +32,7 @@ html_theme = "furo"
 html_title = "npusim"
 html_copy_source = False
 html_static_path = ["site/static"]
-html_css_files = ["try.css"]
+html_css_files = ["site.css"]
 html_show_copyright = False
 myst_heading_anchors = 3
 
@@ -42,14 +43,15 @@ autodoc_member_order = "bysource"
 
 
 def setup(app: Any) -> None:
-    """List the operators, run the examples, make notebooks and the page that runs npusim in a
-    browser; name languages, split words for search and mend pages."""
+    """List the operators, run the examples, make notebooks, the page of a run and the page that
+    runs npusim in a browser; name languages, split words for search and mend pages."""
     words.add(app)
     app.add_directive("examples", examples.Examples)
     app.connect("source-read", notebooks.offer)
     app.connect("source-read", operators.write)
     app.connect("html-page-context", languages.name)
     app.connect("build-finished", notebooks.write)
+    app.connect("build-finished", landing.write)
     app.connect("source-read", try_page.fill)
     app.connect("build-finished", try_page.write)
     app.connect("build-finished", reach.mend)

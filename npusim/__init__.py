@@ -55,12 +55,12 @@ HOMES = {
     "compare": "npusim.explain.kernel_comparison",
     "sweep": "npusim.sweeps",
 }
-"""Public name -> the module that defines it, which is loaded when the name is first used."""
+"""Public name -> the module that defines it, imported when the name is first used."""
 
-if not TYPE_CHECKING:  # mypy would take any name for one that there is
+if not TYPE_CHECKING:  # mypy would otherwise accept any name
 
     def __getattr__(name: str) -> Any:
-        """The public *name*, or a part of npusim, loaded when it is first asked for (PEP 562)."""
+        """The public *name*, or a subpackage, imported on first access (PEP 562)."""
         if name in HOMES:
             return getattr(import_module(HOMES[name]), name)
         if not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
@@ -68,5 +68,5 @@ if not TYPE_CHECKING:  # mypy would take any name for one that there is
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        """The public names, also those that are not loaded yet."""
+        """The public names, including those not imported yet."""
         return sorted({*globals(), *__all__})

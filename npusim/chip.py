@@ -1,7 +1,7 @@
-"""A whole chip: plays one program a core, for its values, for its times, or for both.
+"""A whole chip: runs one program per core, for values, times, or both.
 
-Values and times do not depend on each other: values are computed core by core in an order that the
-flags allow, times come from the pipes and the memory alone. Both rest on the same check that the
+Values and times are independent: values are computed core by core in an order that the flags
+allow, times follow from the pipes and the memory alone. Both require the same checks, that the
 order of the micro-ops is certain (``check/hazards``) and that the chip has them (``check/rules``).
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Literal
 
 from npusim.check.bounds import check_inside
 from npusim.check.group_isolation import check_order
@@ -41,18 +42,25 @@ __all__ = [
     "L2State",
     "Model",
     "Progress",
+    "Stage",
     "compute",
     "engine_named",
     "time",
     "verify",
 ]
 
-Progress = Callable[[str, float], None]
-"""Called with the stage of a run and the share of it that is done, from 0 to 1.
+Stage = Literal[
+    "programs", "checks", "values", "time", "advice", "kernels", "rows", "cells", "steps",
+    "export", "reading", "timelines", "pictures",
+]  # fmt: skip
+"""The stages of a run, and of work on several runs."""
 
-The stages are "programs", which are written, "checks" of them, "values" and "time". The programs of
-a million groups or batches are tens of millions of micro-ops, and the host writes, checks and times
-some 20,000 of them a second.
+Progress = Callable[[Stage, float], None]
+"""Called with the stage of a run and the completed share of it, from 0 to 1.
+
+The stages of a run are "programs" (writing them), "checks" of them, "values" and "time". The
+programs of a million groups or batches are tens of millions of micro-ops; the host writes, checks
+and times some 20,000 of them per second.
 """
 
 
@@ -66,19 +74,19 @@ def verify(
     flags_may_stay_up: bool = False,
     progress: Progress | None = None,
 ) -> dict[Program, Sequence[int]]:
-    """Check every program once; returns an order in which its micro-ops may be computed.
+    """Check every program once; return an order in which its micro-ops may be computed.
 
-    Where *outputs* are given, tensors and their bytes, what nobody wrote must not end up in them;
-    of those that must be *stored* no byte may be left as it was.
-    *flags_may_stay_up* is for kernels of the vendor's, some of which set flags between cores that
-    nobody awaits any more; within a core none may stay up. *progress* hears of every block. Raises
-    RuleError, RaceError, DeadlockError, FlagError or UnwrittenError.
+    If *outputs* are given, tensors and their bytes, uninitialised bytes must not end up in them,
+    and every byte of those that must be *stored* must be written. *flags_may_stay_up* is for
+    kernels of the vendor, some of which set flags between cores that are never waited for; within a
+    core all flags must be consumed. *progress* is called for every block. Raises RuleError,
+    RaceError, DeadlockError, FlagError or UnwrittenError.
     """
     check_blocks("chip", blocks)
     launch = LaunchTable.of(blocks)
     accepted: dict[str, Accepted] = {}
     first: dict[tuple[str, int], Block] = {}
-    """The first block of each kind and sequence: rules look at no other."""
+    """The first block of each kind and sequence; rules check no other."""
     alike = [
         first.setdefault((block.kind, sequence), block)
         for block, sequence in zip(blocks, launch.sequences(), strict=True)
@@ -86,7 +94,7 @@ def verify(
     for block in first.values():
         known = accepted.setdefault(block.kind, Accepted(launch.micro_ops))
         check(block.program, Place(spec, block.kind), known)
-    # Only what the rules let through is of a size that can be looked at.
+    # Only programs that satisfy the rules have sizes that can be processed.
     found = Orders.of_launch(launch)
     orders: dict[Program, Sequence[int]] = {}
     written: dict[str, Written] = {}
@@ -118,12 +126,12 @@ def compute(
     *,
     progress: Progress | None = None,
 ) -> None:
-    """Run the values of every block; output tensors are written in place.
+    """Compute the values of every block; output tensors are written in place.
 
-    Blocks run one after the other; one that waits for a flag of another core lets the others go
-    on, always the first that can. Atomic additions of several cores to the same bytes so happen in
-    the order of the cores, where the chip leaves it open. *progress* hears of every block. Raises
-    TrapError, its message saying on which core, when a kernel traps.
+    Blocks run one after the other; one that waits for a flag of another core lets the others
+    continue, always the first that can. So atomic additions of several cores to the same bytes
+    happen in the order of the cores, which the chip leaves open. *progress* is called for every
+    block. Raises TrapError, with the core in its message, when a kernel traps.
     """
     player = Player(blocks, tensors, spec, orders, model)
     player.run((lambda share: progress("values", share)) if progress else None)
@@ -139,14 +147,14 @@ def time(
     engine: EngineChoice = "auto",
     progress: Progress | None = None,
 ) -> Trace:
-    """Time every block, all starting at cycle 0; *every_core* on times each on its own.
+    """Time every block, all starting at cycle 0; *every_core* times each one separately.
 
-    *engine* is one of :data:`ENGINES`. *progress* hears now and then which share of the micro-ops
-    has started.
+    *engine* is one of :data:`ENGINES`. *progress* is called from time to time with the share of
+    micro-ops that have started.
     """
     check_inside(blocks, tensors)
     alone = tuple((block,) for block in blocks)
-    # Of lines that earlier launches have left, each core finds others.
+    # Each core finds different lines among those that earlier launches have left.
     arrival = l2 if isinstance(l2, Arrival) else None
     groups = alone if every_core or arrival else equivalent_cores(blocks, spec)
     micro_ops = LaunchTable.of(blocks).micro_ops

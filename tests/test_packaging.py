@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -36,6 +37,37 @@ def test_the_root_shows_the_parts_by_links(part: str) -> None:
 def test_the_public_names_exist_and_are_sorted() -> None:
     assert npusim.__all__ == sorted(npusim.__all__)
     assert all(hasattr(npusim, name) for name in npusim.__all__)
+
+
+needs_github = pytest.mark.skipif(
+    not (ROOT / ".github").exists(), reason=".github is kept by git, not by an sdist"
+)
+
+
+@needs_github
+@pytest.mark.parametrize("name", ["site.yml", "wheels.yml"])
+def test_a_workflow_names_exact_versions_and_writes_in_one_job_alone(name: str) -> None:
+    text = (ROOT / ".github" / "workflows" / name).read_text(encoding="utf-8")
+    used = re.findall(r"uses: (\S+)", text)
+    assert used
+    assert [action for action in used if not re.search(r"@v\d+\.\d+\.\d+$", action)] == []
+    top, jobs = text.split("\njobs:\n")
+    assert re.search(r"^permissions:\n  contents: read$", top, re.MULTILINE)
+    assert "write" not in top
+    assert jobs.count("permissions:") == jobs.count("id-token: write") == 1
+
+
+@needs_github
+def test_an_issue_asks_for_the_version_and_a_wrong_time_for_a_measured_row() -> None:
+    templates = ROOT / ".github" / "ISSUE_TEMPLATE"
+    for name in "wrong_time.yml", "wrong_result.yml":
+        assert "`npusim --version`" in (templates / name).read_text(encoding="utf-8")
+    assert "label: The measured row" in (templates / "wrong_time.yml").read_text(encoding="utf-8")
+
+
+def test_the_version_to_cite_is_that_of_the_package() -> None:
+    cited = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {version('npusim')}\n" in cited
 
 
 @pytest.fixture(scope="module")

@@ -27,9 +27,15 @@ KERNEL = "vector_add.py"
 """The file that pages run a kernel of; a notebook that does writes it first."""
 
 
+LESSONS = "\n```{toctree}\n:hidden:\n:glob:\n\n[01]*\n```\n"
+"""What lists the lessons below the first page of the course in the navigation."""
+
+
 def offer(_app: Any, docname: str, source: list[str]) -> None:
     """Name the notebook of a page of the course below the page's title."""
-    if _is_lesson(docname):
+    if docname in ("course/README", "course/zh/README"):
+        source[0] += LESSONS
+    elif _is_lesson(docname):
         title, rest = source[0].split("\n", 1)
         name = Path(docname).name
         up = "../" * docname.count("/")

@@ -1,7 +1,7 @@
-"""How far to trust a simulated time: what is known of measured kernels of the same kind.
+"""The expected error of a simulated time, from measured kernels of the same kind.
 
-``simulated.csv`` has a line for each row of ``validation/silicon.csv`` that was simulated:
-``benchmarks/simulated.py`` writes it, so nothing here is typed in.
+``simulated.csv`` has one line for each simulated row of ``validation/silicon.csv``; it is written
+by ``benchmarks/simulated.py``, so nothing here is entered by hand.
 """
 
 from npusim.accuracy.kernels import Accuracy, Known, accuracy_of, within_all_kinds

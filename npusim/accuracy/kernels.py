@@ -1,4 +1,4 @@
-"""What measured kernels of its kind say of a simulated time."""
+"""The expected error of a simulated time, from measured kernels of its kind."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = [
 
 SIMULATED = "simulated.csv"
 SHORT_US = 10.0
-"""Kernels that measured less are short: launch is most of their time, and of their error."""
+"""Shorter kernels consist mostly of launch time, which also dominates their error."""
 NINE_OF_TEN = 0.9
 Span = Literal["10 us and more", "below 10 us", "of any length"]
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A measured kernel, and the time that the simulator gives it."""
+    """A measured kernel, and its simulated time."""
 
     id: str
     """Its row in `validation/silicon.csv`."""
@@ -42,7 +42,7 @@ class Known:
     measured_us: float
     simulated_us: float
     error: float
-    """Simulated less measured, as a share of the measured one: `npusim.validation.Result`."""
+    """Simulated minus measured, relative to measured: `npusim.validation.Result`."""
 
     def __str__(self) -> str:
         """For example `1 x 4096 x 4096, measured 29.93 us, npusim 31.02 us (row m0240 of
@@ -56,27 +56,27 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """How far simulated times of a kind of kernel are off, as shares of the measured ones.
+    """How far simulated times of a kind of kernel are off, relative to the measured ones.
 
-    The kernels counted are those that took 10 us and more for a simulated time of 10 us and more,
-    and shorter ones for a shorter one; all where there are none of these.
+    Kernels of 10 us and more count for a simulated time of 10 us and more, and shorter ones for a
+    shorter one; all of them if there are none of these.
     """
 
     kind: str | None
-    """In words; None for a custom kernel."""
+    """Description; None for a custom kernel."""
     series: str
     rows: int
-    """How many measured kernels; without any, what follows is None."""
+    """Number of measured kernels; without any, the following fields are None."""
     span: Span | None = None
-    """How long those took that are counted."""
+    """Range of the times of the kernels that count."""
     median: float | None = None
-    """Of the error without its sign: what half of such kernels are expected to be within."""
+    """Of the absolute error: half of such kernels are expected to be within it."""
     p90: float | None = None
-    """The same of nine of ten: see :func:`within`."""
+    """The same for nine of ten: see :func:`within`."""
     bias: float | None = None
-    """The median of the error with its sign: below 0 where simulated times are too short."""
+    """Median of the signed error: negative if simulated times are too short."""
     nearest: Known | None = None
-    """The one of its kind, short or long, whose sizes are least far, in ratios."""
+    """The one of its kind, short or long, with the closest sizes, as ratios."""
 
     def __str__(self) -> str:
         """For example `expected error: typically 9 %, 90 % of kernels within 17 % (12 measured
@@ -88,16 +88,24 @@ class Accuracy:
                 f"90 % of the kernels of other kinds are within {others}"
             )
         percent = round(100 * self.bias)
+        if self.rows == 1:
+            off = (
+                f"{abs(percent)} % too {'fast' if percent < 0 else 'slow'}" if percent else "right"
+            )
+            return (
+                f"expected error: {_at_least(self.p90)} or so: npusim is {off} for the only "
+                f"measured kernel of this kind, {self.span}"
+            )
         usually = f"; usually {abs(percent)} % too {'fast' if percent < 0 else 'slow'}"
         return (
             f"expected error: typically {_at_least(self.median)}, 90 % of kernels within "
-            f"{_at_least(self.p90)} ({self.rows} measured kernel{'s' * (self.rows != 1)}, "
+            f"{_at_least(self.p90)} ({self.rows} measured kernels, "
             f"{self.span}){usually if percent else ''}"
         )
 
     @classmethod
     def from_json(cls, facts: Mapping[str, Any]) -> Accuracy:
-        """The one whose `asdict` is *facts*, written as JSON and read."""
+        """The object whose `asdict`, written as JSON and read back, is *facts*."""
         nearest = facts["nearest"]
         if nearest is not None:
             nearest = Known(**(nearest | {"sizes": tuple(nearest["sizes"])}))
@@ -105,7 +113,7 @@ class Accuracy:
 
 
 def accuracy_of(kind: Kind, time_us: float, sizes: Sizes | None = None) -> Accuracy:
-    """What is known of a kernel of *kind* that takes *time_us*; without *sizes* none is nearest."""
+    """The accuracy for a kernel of *kind* that takes *time_us*; without *sizes* none is nearest."""
     found = known().get(kind)
     if found is None:
         return Accuracy(str(kind), kind.series, 0)
@@ -124,13 +132,14 @@ def accuracy_of(kind: Kind, time_us: float, sizes: Sizes | None = None) -> Accur
 
 
 def within(errors: Sequence[float], share: float) -> float:
-    """What the *share* of further kernels is expected to be off by at most, without sign.
+    """The bound on the absolute error that the *share* of further kernels is expected to meet.
 
-    *errors* are those of n measured kernels of their kind. Another kernel of it is as likely to
-    come anywhere between them, so that the bound is the error of rank ``share x (n + 1)``, rounded
-    up (split conformal prediction: Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World,
-    2005). Where n is too small to have that rank, and up to n = 8 in any case, it is no less than
-    what the same share of the kernels of all kinds is within, each kind counting as one.
+    *errors* are those of n measured kernels of the kind. The error of another kernel is equally
+    likely to fall into any gap between them, so the bound is the error of rank ``share x (n + 1)``,
+    rounded up (split conformal prediction: Vovk, Gammerman, Shafer, Algorithmic Learning in a
+    Random World, 2005). If n is too small for that rank, and up to n = 8 in any case, it is at
+    least the bound that the same share of the kernels of all kinds meets, each kind with equal
+    weight.
     """
     ranked = sorted(map(abs, errors))
     rank = math.ceil(share * (len(ranked) + 1))
@@ -140,11 +149,11 @@ def within(errors: Sequence[float], share: float) -> float:
 
 
 ENOUGH = 9
-"""Kernels from which on the rank of nine of ten is one of theirs."""
+"""Kernels from which on the rank for nine of ten is within them."""
 
 
 def within_all_kinds(share: float) -> float:
-    """What the *share* of kernels of whatever kind is within, short and long ones apart."""
+    """The error bound of the *share* of kernels of any kind, with short and long ones separate."""
     groups = [
         [abs(one.error) for one in own if (one.measured_us < SHORT_US) == is_short]
         for own in known().values()
@@ -160,7 +169,7 @@ def known() -> dict[Kind, tuple[Known, ...]]:
     """The measured kernels of each kind, by their ids."""
     text = (files(__package__) / SIMULATED).read_text(encoding="utf-8")
     found: dict[Kind, list[Known]] = {}
-    _, *lines = csv.reader(text.splitlines())  # in half the time of rows as dicts
+    _, *lines = csv.reader(text.splitlines())  # twice as fast as rows as dicts
     for name, simulated_us, measured_us, error, op, series, types, layout, sizes in lines:
         if op:
             own = found.setdefault(Kind(op, series, types, layout), [])
@@ -179,10 +188,10 @@ def _as_long(found: tuple[Known, ...], time_us: float) -> tuple[Span, tuple[Know
 
 
 def _nearest(found: Sequence[Known], sizes: Sizes) -> Known:
-    """The nearest one; of several that are as far the one whose id comes first."""
+    """The nearest one; if several are equally near, the one with the first id."""
 
     def distance(one: Known) -> float:
-        # Fewer rows than experts are none of each.
+        # With fewer rows than experts, there are 0 rows per expert.
         ratios = (max(a, 1) / max(b, 1) for a, b in zip(one.sizes, sizes, strict=True))
         return math.fsum(math.log(ratio) ** 2 for ratio in ratios)
 
@@ -190,5 +199,5 @@ def _nearest(found: Sequence[Known], sizes: Sizes) -> Known:
 
 
 def _at_least(share: float) -> str:
-    """*share* in whole percent, which no time is known to."""
+    """*share* in whole percent, at least 1, since no time is known more precisely."""
     return f"{max(1, round(100 * share))} %"

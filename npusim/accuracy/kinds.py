@@ -1,8 +1,8 @@
-"""Which kernels are of one kind: those whose errors say something of each other.
+"""Which kernels are of one kind, so that their errors are comparable.
 
-They are of one operator on one series, multiply or convert the same types, and find their operands
-in the same order in memory. Sizes, what lies in the L2, bias and offsets do not count, nor does
-which of two floats of 16 bits it is: the machine takes equally long for both.
+They are of one operator on one series, multiply or convert the same types, and have operands in the
+same memory order. Sizes, contents of the L2, bias and offsets do not count, nor does the choice
+between the two 16-bit floats: the machine takes equally long for both.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Sizes = tuple[int, ...]
 
 
 class Kind(NamedTuple):
-    """What kernels have in common that are compared."""
+    """The properties that comparable kernels share."""
 
     op: str
     series: str
     types: str
     """The types of the activations and, in a product, of the weight."""
     layout: str
-    """How operands lie in memory, as far as it is not one row of activations after the other."""
+    """The layout of operands in memory, if activations are not simply row after row."""
 
     def __str__(self) -> str:
         """For example `matmul, fp16 or bf16, weight ND [K, N], Atlas A2`."""
@@ -41,9 +41,9 @@ class Kind(NamedTuple):
 
 
 def kind_of(op: str, series: str, arguments: Mapping[str, object]) -> tuple[Kind, Sizes]:
-    """The kind and the sizes of a call of operator *op*, whose *arguments* go by their names.
+    """The kind and the sizes of a call of operator *op* with *arguments* by name.
 
-    They are in the order of its parameters, tensors as :class:`TensorSpec`.
+    Arguments are in the order of its parameters, tensors as :class:`TensorSpec`.
     """
     tensors = [spec for value in arguments.values() if (spec := _first(value)) is not None]
     if not tensors:
@@ -61,7 +61,7 @@ def kind_of(op: str, series: str, arguments: Mapping[str, object]) -> tuple[Kind
 
 
 def _first(value: object) -> TensorSpec | None:
-    """The tensor of an argument, or the first one of a list; None of anything else."""
+    """The tensor of an argument, or the first one of a list; None for anything else."""
     first = value[0] if isinstance(value, list | tuple) and value else value
     return first if isinstance(first, TensorSpec) else None
 

@@ -1,1 +1,1 @@
-"""What is checked before a kernel runs: what a chip has, races, deadlocks, bounds, bytes unset."""
+"""Checks before a kernel runs: device rules, races, deadlocks, bounds, uninitialised bytes."""

@@ -1,4 +1,4 @@
-"""Blocks that wait for all others must run at once, all of them."""
+"""Blocks that wait for all others must all run at once."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["check_at_once"]
 
 
 def check_at_once(blocks: tuple[Block, ...], spec: DeviceSpec) -> None:
-    """Raise DeadlockError where more blocks wait for each other than *spec* has cores for.
+    """Raise DeadlockError if more blocks wait for each other than *spec* has cores for.
 
-    Those without a core begin when another block ends (asc-devkit, SyncAll.md, constraints).
+    Blocks without a core start only when another block ends (asc-devkit, SyncAll.md, constraints).
     """
     started, most = most_at_once(blocks, spec)
     if started <= most:

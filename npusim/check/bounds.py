@@ -1,4 +1,4 @@
-"""What the blocks of a launch touch of global memory must lie within their tensors."""
+"""The blocks of a launch must access global memory only within their tensors."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from npusim.kernel.table import LaunchTable
 __all__ = ["BoundsError", "check_inside"]
 
 FAR = 2**60
-"""Bytes: farther than any tensor reaches, and half of what an int64 holds."""
+"""Bytes: beyond any tensor, and half of the range of int64."""
 
 
 class BoundsError(ValueError):
-    """A block touches global memory that is not its tensors'."""
+    """A block accesses global memory outside its tensors."""
 
 
 class _Extent(NamedTuple):
-    """The bytes touched of a name, each end with the number of the micro-op that touches it."""
+    """The bytes touched of a name; each end with the index of the micro-op that touches it."""
 
     low: int
     high: int
@@ -30,7 +30,7 @@ class _Extent(NamedTuple):
     high_index: int
 
     def moved(self, nbytes: int, count: int) -> _Extent:
-        """The same *nbytes* further and *count* micro-ops later."""
+        """The same, *nbytes* further and *count* micro-ops later."""
         low_index, high_index = self.low_index + count, self.high_index + count
         return _Extent(self.low + nbytes, self.high + nbytes, low_index, high_index)
 
@@ -43,11 +43,11 @@ class _Extent(NamedTuple):
 def check_inside(blocks: tuple[Block, ...], tensors: list[GlobalTensor]) -> None:
     """Raise BoundsError if a copy leaves the tensor it is bound to, slack included.
 
-    The same for a name that a block has not bound, or not to one of *tensors*.
+    Also raised for a name that a block has not bound, or not to one of *tensors*.
     """
     if _are_inside(LaunchTable.of(blocks), tensors):
         return
-    # Something is not: the calls one by one, for a message that names the first.
+    # Something is outside: check call by call, for a message that names the first.
     sizes = {tensor.name: tensor.nbytes for tensor in tensors}
     extents: dict[Program, dict[str, _Extent]] = {}
     bodies: dict[Body, dict[str, _Extent]] = {}
@@ -74,17 +74,17 @@ def check_inside(blocks: tuple[Block, ...], tensors: list[GlobalTensor]) -> None
 
 
 def _are_inside(launch: LaunchTable, tensors: list[GlobalTensor]) -> bool:
-    """Whether every row of every core stays inside; False also where a name is nobody's."""
+    """Whether every row of every core stays inside; also False if some name is not bound."""
     sizes = {tensor.name: tensor.nbytes for tensor in tensors}
     extents = _extents(launch.bodies, launch.names)
     if extents is None or not launch.names or not np.diff(launch.first).all():
-        # Somebody's name means nothing to anybody, or a program is empty.
+        # A name is not bound by any block, or a program is empty.
         return False
     low, high = extents
     lows = np.minimum.reduceat(low[launch.body] + launch.shifts, launch.first[:-1])
     highs = np.maximum.reduceat(high[launch.body] + launch.shifts, launch.first[:-1])
     lows, highs = lows[launch.program] + launch.base, highs[launch.program] + launch.base
-    # The last is for names without a tensor, which have number -1.
+    # The last entry is for names without a tensor, which have number -1.
     room = np.array([*(sizes.get(name, -FAR) for name in launch.tensors), -FAR], np.int64)
     is_touched = highs > -FAR // 2
     inside = (lows >= 0) & (highs <= room[launch.tensor] + SLACK_BYTES)
@@ -96,7 +96,7 @@ def _extents(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
     """The first and the last byte that *bodies* touch of each of *names*, `(bodies, names)` each.
 
-    FAR and -FAR where a body touches none of it; None if one touches what is not among the names.
+    FAR and -FAR if a body does not touch the name; None if it touches one that is not in *names*.
     """
     low = np.full((len(bodies), len(names)), FAR, np.int64)
     high, columns = -low, {name: number for number, name in enumerate(names)}
@@ -112,7 +112,7 @@ def _extents(
 
 
 def _of_program(program: Program, bodies: dict[Body, dict[str, _Extent]]) -> dict[str, _Extent]:
-    """Name -> what *program* touches of it; *bodies* are those seen before."""
+    """Name -> the range that *program* touches of it; *bodies* caches those seen before."""
     return _of_calls(program.calls, bodies)
 
 

@@ -1,7 +1,7 @@
-"""Where copies touch global memory: rows of bursts, which need not be written out to be compared.
+"""Global memory accesses of copies as rows of bursts, compared without expanding them.
 
-A copy touches bursts of one size, one pitch apart: a rectangle of rows and columns where the pitch
-is that of its tensor. Tiles that lie side by side have thousands of bursts and few rectangles.
+A copy touches bursts of equal size and pitch: a rectangle of rows and columns if the pitch is that
+of its tensor. Adjacent tiles have thousands of bursts but few rectangles.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["Bursts", "BurstsOfBodies", "are_apart", "bursts_of_cores", "written_
 Bursts = NDArray[np.int64]
 """First byte, bytes of a burst, pitch, number of bursts: `(copies, 4)`."""
 Edges = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""Where byte ranges begin and end."""
+"""Starts and ends of byte ranges."""
 NONE: Bursts = np.zeros((0, 4), np.int64)
 
 
 class BurstsOfBodies:
-    """What bodies touch of global memory, each looked at once.
+    """The global memory accesses of bodies, each analysed once.
 
     *place_of* gives the place of a micro-op that counts, and None for all others.
     """
@@ -36,7 +36,7 @@ class BurstsOfBodies:
         self._known: dict[Body, dict[str, Bursts]] = {}
 
     def of(self, body: Body) -> dict[str, Bursts]:
-        """Name of global memory -> what *body* touches of it."""
+        """Name of global memory -> the bursts that *body* touches of it."""
         if body not in self._known:
             self._known[body] = self._of_calls(body) if body.calls else self._of_leaf(body)
         return self._known[body]
@@ -61,7 +61,7 @@ class BurstsOfBodies:
 def _bursts_of(place: Global) -> tuple[int, int, int, int]:
     pitch, nbytes = place.stride_bytes, place.burst_bytes
     if place.bursts > 1 and 0 <= pitch <= nbytes:
-        # Each touches the next one.
+        # Adjacent bursts are one.
         return place.offset_bytes, (place.bursts - 1) * pitch + nbytes, 0, 1
     return place.offset_bytes, nbytes, pitch, place.bursts
 
@@ -75,7 +75,7 @@ def written_out(bursts: Bursts) -> Edges:
 
 
 def bursts_of_cores(launch: LaunchTable, tensor: int, bodies: BurstsOfBodies) -> Bursts:
-    """What all cores touch of the tensor of that number."""
+    """The bursts that all cores touch of the tensor with number *tensor*."""
     found = [NONE]
     for column, name in enumerate(launch.names):
         cores = np.flatnonzero(launch.tensor[:, column] == tensor)
@@ -95,15 +95,15 @@ def bursts_of_cores(launch: LaunchTable, tensor: int, bodies: BurstsOfBodies) ->
 
 
 def are_apart(bursts: Bursts, unit: int = 1) -> bool:
-    """Whether no two of *bursts* touch the same *unit* bytes; False also where that is not plain.
+    """Whether no two of *bursts* touch the same *unit* bytes; also False if that is not obvious.
 
-    It is where they are rectangles of one pitch, and their columns equal or apart.
+    It is obvious if they are rectangles of one pitch whose columns are equal or disjoint.
     """
     start, nbytes, pitch, count = bursts.T
     pitches = distinct(pitch[count > 1])
     if pitches.size > 1:
         return False
-    # Bursts of copies that have one alone are distinguished by where they begin.
+    # Copies with a single burst each are distinguished by their start.
     width = int(pitches[0]) if pitches.size else int((start + nbytes).max()) + unit
     row, left = np.divmod(start, max(width, 1))
     right = left + nbytes

@@ -1,4 +1,4 @@
-"""Which byte ranges of global memory the cores of a launch touch, and whether they overlap."""
+"""The byte ranges of global memory that the cores of a launch touch, and whether they overlap."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ __all__ = [
 
 Numbers = NDArray[np.int64]
 PHASE_BYTES = 2**40
-"""From a byte in a phase to the same byte in the next one: farther than tensors reach."""
+"""Distance from a byte in a phase to the same byte in the next one: beyond any tensor."""
 Pieces = tuple[Numbers, Numbers]
-"""Where byte ranges begin and end."""
+"""Starts and ends of byte ranges."""
 NO_PIECES: Pieces = np.zeros(0, np.int64), np.zeros(0, np.int64)
 
 
 class Ranges(NamedTuple):
-    """Byte ranges of one tensor, ascending, and the block that each belongs to."""
+    """Byte ranges of one tensor, ascending, and the block that owns each."""
 
     starts: Numbers
     ends: Numbers
     owners: Numbers
 
     def together(self) -> Ranges:
-        """The same bytes, ranges that touch or overlap joined; -1 owns what several own."""
+        """The same bytes, joined where ranges touch or overlap; owner -1 if there are several."""
         starts, ends = merged([(self.starts, self.ends)])
         first = np.searchsorted(self.starts, starts)
         low, high = (
@@ -57,13 +57,13 @@ class Ranges(NamedTuple):
 
 
 def overlap(writes: Ranges) -> bool:
-    """Whether blocks write the same bytes; the ranges of each block are apart."""
+    """Whether blocks write the same bytes; ranges of one block must be disjoint."""
     shared = (writes.starts[1:] < writes.ends[:-1]) & (writes.owners[1:] != writes.owners[:-1])
     return bool(np.any(shared))
 
 
 def is_read_elsewhere(writes: Ranges, reads: Ranges) -> bool:
-    """Whether blocks read what others write; the writes are apart."""
+    """Whether blocks read what others write; writes must be disjoint."""
     low = np.searchsorted(writes.ends, reads.starts, side="right")
     high = np.searchsorted(writes.starts, reads.ends, side="left")
     hit = np.flatnonzero(high > low)
@@ -74,23 +74,23 @@ def is_read_elsewhere(writes: Ranges, reads: Ranges) -> bool:
 
 
 class Owned(NamedTuple):
-    """Byte ranges of several owners, one owner after the other: ascending, and apart, for each."""
+    """Byte ranges of several owners, owner after owner: ascending and disjoint for each."""
 
     starts: Numbers
     ends: Numbers
     first: Numbers
-    """Where the ranges of each owner begin, and the end, `(owners + 1,)`."""
+    """Start of the ranges of each owner, and the end, `(owners + 1,)`."""
 
     @staticmethod
     def nothing(owners: int) -> Owned:
-        """No ranges at all."""
+        """No ranges."""
         none = np.zeros(0, np.int64)
         return Owned(none, none, np.zeros(owners + 1, np.int64))
 
     @staticmethod
     def of(starts: Numbers, ends: Numbers, owner: Numbers, owners: int) -> Owned:
-        """Ranges in any order, *owner* being the number of each one's, joined where they touch."""
-        # All owners at once, each in a stretch of the integers for itself.
+        """Ranges in any order, each owned by *owner*; joined where they touch."""
+        # All owners at once, each in its own interval of the integers.
         apart = int(ends.max()) - int(starts.min()) + 2
         by_start = np.argsort(starts + owner * apart, kind="stable")
         owner = owner[by_start]
@@ -109,12 +109,12 @@ class Owned(NamedTuple):
         return Ranges(self.starts[order], self.ends[order], owner[order])
 
     def rows_of(self, owners: Numbers) -> tuple[Numbers, Numbers]:
-        """The ranges of *owners*, one owner after the other: whose each is, and which it is."""
+        """The ranges of *owners*, owner after owner: the owner of each, and its index."""
         return spread(self.first[owners + 1] - self.first[owners], self.first[owners])
 
 
 class Search:
-    """Byte ranges that the cores of a launch touch; bodies that calls share are searched once."""
+    """The byte ranges that cores of a launch touch; shared bodies are searched once."""
 
     def __init__(self, blocks: tuple[Block, ...]) -> None:
         self._launch = LaunchTable.of(blocks)
@@ -123,12 +123,12 @@ class Search:
         }
         self._of_kind: dict[str, BurstsOfBodies] = {}
         self._of_cores: dict[tuple[str, bool], Owned] = {}
-        """Tensor, and whether it is written -> what each core touches."""
+        """Tensor, and whether it is written -> the ranges of each core."""
         self._of_programs: dict[tuple[str, bool], Owned | None] = {}
-        """Name of global memory, and whether it is written -> what each program touches."""
+        """Name of global memory, and whether it is written -> the ranges of each program."""
 
     def is_simple(self, tensor: str) -> bool:
-        """Whether *tensor* is only read, or only written, each byte once."""
+        """Whether *tensor* is only read, or only written and each byte once."""
         number = self._launch.tensors.index(tensor)
         is_read, is_written = (self._may_touch(number, is_write) for is_write in (False, True))
         if not is_written or is_read:
@@ -147,11 +147,11 @@ class Search:
         return any(not names.isdisjoint(bodies.of(body)) for body in self._launch.bodies)
 
     def of_tensor(self, tensor: str, is_write: bool) -> Ranges:
-        """What each core reads or writes of *tensor*."""
+        """The ranges that each core reads or writes of *tensor*."""
         return self._touched(tensor, is_write).by_start()
 
     def of_groups(self, group: Numbers, tensor: str, is_write: bool) -> Ranges:
-        """What each group of cores reads or writes of *tensor*; *group* is that of each core."""
+        """The ranges that each group of cores reads or writes; *group* is that of each core."""
         found = self._touched(tensor, is_write)
         if not found.starts.size:
             return found.by_start()
@@ -159,9 +159,9 @@ class Search:
         return Owned.of(found.starts, found.ends, owner, int(group.max()) + 1).by_start()
 
     def in_phases(self, tensor: str, kind: str, phases: list[Numbers]) -> Ranges:
-        """What each core touches of *tensor*, that of a phase apart from that of all others.
+        """The ranges that each core touches of *tensor*, with those of different phases kept apart.
 
-        *kind* is one of :func:`kind_of`; *phases* says in which phase each call of each core is.
+        *kind* is one of :func:`kind_of`; *phases* has the phase of each call of each core.
         """
         launch, number = self._launch, self._launch.tensors.index(tensor)
         found = [(np.zeros(0, np.int64),) * 4]
@@ -186,7 +186,7 @@ class Search:
         return Owned.of(starts + apart, ends + apart, owner, launch.cores).by_start()
 
     def _touched(self, tensor: str, is_write: bool) -> Owned:
-        """What each core reads or writes of *tensor*."""
+        """The ranges that each core reads or writes of *tensor*."""
         key = tensor, is_write
         if key not in self._of_cores:
             self._of_cores[key] = self._search(tensor, is_write)
@@ -199,7 +199,7 @@ class Search:
             cores = np.flatnonzero(launch.tensor[:, column] == number)
             known = self._of_name(name, is_write) if cores.size else None
             if known is not None:
-                # The ranges of each core's program, from where its name begins.
+                # The ranges of each core's program, offset by the start of its name.
                 whose, rows = known.rows_of(launch.program[cores])
                 base = launch.base[cores, column][whose]
                 found.append((known.starts[rows] + base, known.ends[rows] + base, cores[whose]))
@@ -211,7 +211,7 @@ class Search:
         return Owned(starts, ends, np.searchsorted(owner, np.arange(launch.cores + 1)))
 
     def _of_name(self, name: str, is_write: bool) -> Owned | None:
-        """What each program touches of *name*; None if none touches it that way."""
+        """The ranges that each program touches of *name*; None if none touches it that way."""
         key = name, is_write
         if key not in self._of_programs:
             launch = self._launch
@@ -229,7 +229,7 @@ class Search:
 def are_apart(starts: Numbers, ends: Numbers) -> bool:
     """Whether no two of these ranges overlap.
 
-    That is so where as many have ended as begin before the next one does.
+    True if as many ranges have ended as begin before each next one begins.
     """
     return bool(np.all(np.sort(starts, kind="stable")[1:] >= np.sort(ends, kind="stable")[:-1]))
 
@@ -237,7 +237,7 @@ def are_apart(starts: Numbers, ends: Numbers) -> bool:
 def rows_of_pieces(
     launch: LaunchTable, name: str, bodies: BurstsOfBodies
 ) -> tuple[Numbers, Numbers, Numbers] | None:
-    """What each row touches of *name*: starts, ends, and the row; None if no row touches it."""
+    """The ranges that each row touches of *name*: starts, ends, row; None if there are none."""
     pieces = [_pieces(bodies.of(body).get(name)) for body in launch.bodies]
     size = np.array([starts.size for starts, _ in pieces], np.int64)
     if not size[launch.body].any():
@@ -253,19 +253,19 @@ def _pieces(found: Bursts | None) -> Pieces:
 
 
 def _accessed(is_write: bool, op: MicroOp) -> Global | None:
-    """Where *op* writes global memory, or reads it."""
+    """The place that *op* writes, or reads, in global memory."""
     place = global_operand(op)
     return place if place is not None and writes_global(op) is is_write else None
 
 
 def _place_of_kind(kind: str, op: MicroOp) -> Global | None:
-    """Where *op* touches global memory, if that is of *kind*."""
+    """The place that *op* touches in global memory, if the access is of *kind*."""
     place = global_operand(op)
     return place if place is not None and kind_of(op) == kind else None
 
 
 def kind_of(op: MicroOp) -> str:
-    """What *op* does to global memory: read, write, or how it combines with what is there."""
+    """How *op* accesses global memory: read, write, or how it combines with the contents."""
     if not writes_global(op):
         return "read"
     return combined_as(op) or "write"
@@ -273,9 +273,9 @@ def kind_of(op: MicroOp) -> str:
 
 @lru_cache(maxsize=4096)
 def pieces_of(place: Global) -> Pieces:
-    """The bytes of *place* as ranges, a burst each where they are apart."""
+    """The bytes of *place* as ranges, one per burst unless they are adjacent."""
     if place.bursts > 1 and 0 <= place.stride_bytes <= place.burst_bytes:
-        # Each touches the next one.
+        # Adjacent bursts are one range.
         size = (place.bursts - 1) * place.stride_bytes + place.burst_bytes
         return np.array([place.offset_bytes], np.int64), np.array(
             [place.offset_bytes + size], np.int64
@@ -285,12 +285,12 @@ def pieces_of(place: Global) -> Pieces:
 
 
 def shifted(pieces: Pieces, nbytes: int) -> Pieces:
-    """*pieces*, *nbytes* further."""
+    """*pieces*, shifted by *nbytes*."""
     return pieces[0] + nbytes, pieces[1] + nbytes
 
 
 def merged(pieces: list[Pieces]) -> Pieces:
-    """*pieces* in ascending order, those that touch or overlap joined."""
+    """*pieces* in ascending order, joined where they touch or overlap."""
     if len(pieces) == 1 and pieces[0][0].size == 1:
         return pieces[0]
     if not pieces:

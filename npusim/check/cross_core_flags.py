@@ -1,9 +1,9 @@
-"""Flags between the cores of a launch: which cores wait for which, and when a wait is over.
+"""Flags between the cores of a launch: which cores wait for which, and when a wait ends.
 
-Mode "all": every core of a kind waits for all of its kind, itself included. Mode "group": the
-cores of one kind in a group wait for those of the other kind in it. Mode "pair": those of a kind in
-a group wait for each other, and each for itself (asc-devkit, CrossCoreSetFlag(ISASI).md: modes 0, 2
-and 1).
+Mode "all": every core of a kind waits for all of its kind, including itself. Mode "group": the
+cores of one kind in a group wait for those of the other kind in it. Mode "pair": the cores of a
+kind in a group wait for each other, and each for itself (asc-devkit, CrossCoreSetFlag(ISASI).md:
+modes 0, 2 and 1).
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ def awaits(block: Block, mode: CrossMode, other: Block) -> bool:
 
 
 class CrossCoreFlagCounts:
-    """Counts flags without times; the k-th wait for a flag takes the k-th set of each core."""
+    """Counts flags without times; the k-th wait for a flag consumes the k-th set of each core."""
 
     def __init__(self, blocks: Iterable[Block]) -> None:
         self._blocks = tuple(blocks)
         self._senders: dict[tuple[Block, CrossMode], list[Block]] = {}
         self._sets: Counter[tuple[Block, CrossMode, int]] = Counter()
-        """(block, mode, event) -> how often it was set."""
+        """(block, mode, event) -> number of sets."""
         self._waits: Counter[tuple[Block, CrossMode, int]] = Counter()
 
     def set(self, block: Block, op: CrossCoreSetFlag) -> None:
-        """*block* has reached *op*."""
+        """Record that *block* has reached *op*."""
         self._sets[block, op.mode, op.event] += 1
 
     def take(self, block: Block, op: CrossCoreWaitFlag) -> bool:
-        """Let *block* pass *op* if its flag is up, and lower it."""
+        """Let *block* pass *op* if its flag is set, and clear it; return whether it was."""
         if not self.is_up(block, op):
             return False
         self.lower(block, op)
         return True
 
     def lower(self, block: Block, op: CrossCoreWaitFlag) -> None:
-        """Let *block* pass *op*, whose flag is up, and lower it."""
+        """Let *block* pass *op*, whose flag is set, and clear it."""
         self._waits[block, op.mode, op.event] += 1
 
     def is_up(self, block: Block, op: CrossCoreWaitFlag) -> bool:

@@ -1,8 +1,8 @@
-"""What the blocks of a launch write of global memory must be their own.
+"""Races between the blocks of a launch in global memory.
 
-Only flags between cores order the cores of a launch. So the bytes that a block writes must be its
-own, unless such a flag comes between it and any other access, or both add in the same
-type. (``check/hazards`` checks the order within one block.)
+Only flags between cores order the cores of a launch. So no other block may access the bytes that a
+block writes, unless such a flag orders the two accesses, or both add in the same type.
+(``check/hazards`` checks the order within one block.)
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from npusim.kernel.table import Calls
 __all__ = ["by_kind", "check_apart", "common_bytes", "shared_tensors"]
 
 FEW_PAIRS = 200
-"""Pairs of accesses that are held against each other as quickly as the bytes of two are."""
+"""Pairs of accesses up to which comparing them is as fast as comparing the bytes of two."""
 PAIRS = 2**20
-"""Pairs that are held against each other at a time, some bytes of memory for each."""
+"""Pairs that are compared at a time, with some bytes of memory for each."""
 
 
 def shared_tensors(blocks: tuple[Block, ...], ranges: Search) -> list[str]:
-    """The tensors of which a block touches bytes that another one writes."""
+    """The tensors in which a block touches bytes that another one writes."""
     found = []
     for tensor in sorted({bound.tensor for block in blocks for bound in block.bindings.values()}):
         if ranges.is_simple(tensor):
@@ -65,21 +65,21 @@ def check_apart(blocks: tuple[Block, ...], tensors: list[str], order: CrossCoreO
             _check_order(tensor, touched.shares(tensor), blocks)
 
 
-# ---- whether flags order those that share bytes ----
+# ---- whether flags order accesses to the same bytes ----
 
 
 class _Share(NamedTuple):
-    """What a block does to a tensor between two flags, or in all."""
+    """The accesses of a block to a tensor between two flags, or in total."""
 
     owner: int
     kind: str
-    """read, write, or the type in which it adds: additions do not mind each other."""
+    """read, write, or the type in which it adds: additions do not conflict with each other."""
     pieces: Pieces
     moment: Moment | None
 
 
 def common_bytes(pieces: Pieces, other: Pieces) -> tuple[int, int] | None:
-    """The first bytes that are in both."""
+    """The first bytes that both contain."""
     (starts, ends), (others, other_ends) = pieces, other
     at = np.searchsorted(other_ends, starts, side="right")
     inside = np.flatnonzero(at < others.size)
@@ -91,21 +91,21 @@ def common_bytes(pieces: Pieces, other: Pieces) -> tuple[int, int] | None:
 
 
 class _Touched:
-    """What blocks access, and when: columns with an entry for each access that a call makes."""
+    """The accesses of blocks and their moments, as columns with one entry per access of a call."""
 
     def __init__(self, blocks: tuple[Block, ...], order: CrossCoreOrder) -> None:
         names = dict.fromkeys(name for block in blocks for name in block.bindings)
         self._blocks, self._columns = blocks, {name: x for x, name in enumerate(names)}
         self._moments: list[tuple[int, Moment | None]] = []
-        """All moments, block after block, each with the number of its block."""
+        """All moments, block after block, each with the index of its block."""
         self._pieces: dict[tuple[str, str], dict[int, Pieces]] = {}
-        """Name of global memory and kind -> number of accesses -> their bytes."""
+        """Name of global memory and kind -> index of accesses -> their bytes."""
         self._accesses = 0
         self._first: dict[int, tuple[tuple[Accesses, ...], int]] = {}
-        """Address of what a body accesses -> it, and the number of its first accesses."""
+        """Address of the accesses of a body -> the accesses, and the index of the first."""
         rows = [self._rows(owner, block, order) for owner, block in enumerate(blocks)]
         self._moment, self._access, self._offset = map(np.concatenate, zip(*rows, strict=True))
-        """The moment and the number of each entry, and where each name begins, `(rows, names)`."""
+        """Moment and access of each entry, and the offsets of the names, `(rows, names)`."""
         self._owner = np.array([owner for owner, _ in self._moments], np.int64)[self._moment]
 
     def _rows(
@@ -136,7 +136,7 @@ class _Touched:
         return moment, access, offset
 
     def _number(self, accesses: tuple[Accesses, ...]) -> int:
-        """The number of the first of *accesses*; those of the others follow."""
+        """The index of the first of *accesses*; the others follow."""
         known = self._first.get(id(accesses[0]) if accesses else 0)
         if known is None:
             known = accesses, self._accesses
@@ -149,12 +149,12 @@ class _Touched:
         return known[1]
 
     def shares(self, tensor: str) -> list[_Share]:
-        """All accesses to *tensor*, a share for each moment and kind."""
+        """All accesses to *tensor*, one share for each moment and kind."""
         kinds, places = dict[str, int](), list[tuple[Pieces, int]]()
         entries = [
             (*found, np.full(found[0].size, kinds.setdefault(kind, len(kinds))))
             for (name, kind), pieces in self._pieces.items()
-            # A name that nobody binds is for the check of bounds.
+            # A name without a binding is reported by the check of bounds.
             if name in self._columns
             for found in [self._of_name(tensor, name, pieces, places)]
         ]
@@ -168,7 +168,7 @@ class _Touched:
         edges = pairwise([*first.tolist(), moment.size])
         rows = zip(edges, moment[first].tolist(), which[first].tolist(), strict=True)
         for (start, end), number, kind in rows:
-            # Moments often touch the very same, round after round.
+            # Moments often touch the same bytes, iteration after iteration.
             key = place[start:end].tobytes()
             if key not in together:
                 each = place[start:end].tolist()
@@ -184,10 +184,10 @@ class _Touched:
         pieces: dict[int, Pieces],
         places: list[tuple[Pieces, int]],
     ) -> tuple[Numbers, Numbers]:
-        """The entries that touch *pieces* of *name*, where it is bound to *tensor*.
+        """The entries that touch *pieces* of *name*, bound to *tensor*.
 
-        That is the moment of each, and the number of what it touches among *places*, which grow:
-        pieces, and by how many bytes they are moved on.
+        Returns the moment of each, and the index of its bytes among *places*, to which new ones are
+        added: pieces, and the bytes by which they are shifted.
         """
         column = self._columns[name]
         is_of = np.zeros(self._accesses, np.bool_)
@@ -207,7 +207,7 @@ class _Touched:
 
 @lru_cache(maxsize=4096)
 def _accesses(body: Body) -> Accesses:
-    """What *body* touches."""
+    """The accesses of *body*."""
     if not body.calls:
         return (({}, body.ops),)
     return tuple(
@@ -230,7 +230,7 @@ def by_kind(accesses: Accesses) -> dict[tuple[str, str], Pieces]:
 
 
 class _Alike(NamedTuple):
-    """The shares of one kind in the very same bytes."""
+    """The shares of one kind in exactly the same bytes."""
 
     kind: str
     pieces: Pieces
@@ -238,7 +238,7 @@ class _Alike(NamedTuple):
 
 
 def _alike(shares: list[_Share]) -> list[_Alike]:
-    """*shares* by kind and bytes, in the order in which the bytes begin."""
+    """*shares* grouped by kind and bytes, in the order in which the bytes begin."""
     found: dict[tuple[str, bytes, bytes], list[int]] = {}
     keys: dict[int, tuple[bytes, bytes]] = {}
     for number, (_, kind, (starts, ends), _) in enumerate(shares):
@@ -256,7 +256,7 @@ def _check_order(tensor: str, shares: list[_Share], blocks: tuple[Block, ...]) -
     low = np.array([group.pieces[0][0] for group in groups], np.int64)
     racing: list[tuple[int, int]] = []
     for place, group in enumerate(groups):
-        # Of those that begin no earlier, those that begin before its end.
+        # Of the groups that begin no earlier, those that begin before its end.
         end = int(np.searchsorted(low, group.pieces[1][-1]))
         met = [
             other.numbers
@@ -285,27 +285,27 @@ def _check_order(tensor: str, shares: list[_Share], blocks: tuple[Block, ...]) -
 def _may_meet(group: _Alike, other: _Alike) -> bool:
     """Whether shares of both may have bytes in common.
 
-    Where pairs of them are few it is as quick to ask first which of these are ordered.
+    If there are few pairs of them, it is as fast to test their order first.
     """
     is_few = group.numbers.size * other.numbers.size < FEW_PAIRS
     return is_few or common_bytes(group.pieces, other.pieces) is not None
 
 
 class _Ordered:
-    """Which of some shares flags order, whichever comes first."""
+    """Which shares are ordered by flags, in either direction."""
 
     def __init__(self, shares: list[_Share]) -> None:
         moments = [share.moment for share in shares]
         clocks = {id(moment.before): moment.before for moment in moments if moment}
         rows = {clock: row for row, clock in enumerate(clocks, 1)}
         size = max((clock.size for clock in clocks.values()), default=0)
-        # Row 0, and the last column, are for shares that nothing comes before or after.
+        # Row 0, and the last column, are for shares with nothing before or after them.
         self._before = np.zeros((len(rows) + 1, size + 1), np.int32)
         for row, clock in enumerate(clocks.values(), 1):
             self._before[row, :size] = clock
         self._row = np.array([rows[id(moment.before)] if moment else 0 for moment in moments])
         most = max((len(moment.after) for moment in moments if moment), default=0)
-        # (setters of a core, shares): which set of each comes after
+        # (setters of a core, shares): the first set of each that follows
         self._setters = np.full((most, len(shares)), size)
         self._firsts = np.zeros((most, len(shares)), np.int64)
         for number, moment in enumerate(moments):
@@ -315,7 +315,7 @@ class _Ordered:
     def all_with_all(self, some: Numbers, others: Numbers) -> NDArray[np.bool_]:
         """Whether each of *some* shares is ordered with each of *others*, `(some, others)`."""
         either = np.zeros((some.size, others.size), np.bool_)
-        # Rows of the one against columns of the other
+        # Rows of one against columns of the other
         some, others = some[:, None], others[None, :]
         for setters, firsts in zip(self._setters, self._firsts, strict=True):
             either |= self._before[self._row[others], setters[some]] > firsts[some]

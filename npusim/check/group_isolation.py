@@ -1,11 +1,12 @@
-"""Flags between cores, group by group: whether what holds for each group holds for all of them.
+"""Flags between cores, checked group by group, so that one group stands for all equal ones.
 
-Cores that flags of a group tie are walked together, see :class:`Exchange`: by what they share among
-themselves they must be ordered call by call. What groups share they may touch in different phases,
-which flags of all cores part; within one, each byte that a core writes must be its own.
+Cores that the flags of a group tie together are walked together, see :class:`Exchange`: their
+accesses to memory shared within the group must be ordered call by call. Memory that groups share
+may be accessed in different phases, which flags of all cores separate; within a phase, no other
+core may access the bytes that a core writes.
 
-That says that all is well, or nothing: then all cores are held against each other, which finds what
-is wrong, and its words.
+The result is either that all is well, or inconclusive: then all cores are compared with each other,
+which finds the error and its message.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ from npusim.kernel.table import Calls, TabledProgram
 __all__ = ["check_order"]
 
 Group = tuple[int, ...]
-"""Cores, by their places in the launch."""
+"""Cores, by their index in the launch."""
 Called = tuple[list[Followed], Calls]
-"""As of :meth:`Recorder.call_by_call`."""
+"""See :meth:`Recorder.call_by_call`."""
 
 
 def check_order(blocks: tuple[Block, ...], orders: Orders) -> None:
-    """Raise DeadlockError, FlagError or RaceError for what flags between cores leave open."""
+    """Raise DeadlockError, FlagError or RaceError if flags between cores are not sufficient."""
     ranges, recorder = Search(blocks), Recorder(orders)
     tensors, modes = shared_tensors(blocks, ranges), _modes(blocks)
     if not modes and not tensors:
@@ -68,7 +69,7 @@ def check_order(blocks: tuple[Block, ...], orders: Orders) -> None:
 
 def _modes(blocks: tuple[Block, ...]) -> set[tuple[str, CrossMode]]:
     """Kinds of cores, and the modes of their flags between cores."""
-    # Whatever stands in a table is run by a program of it, and most of them share one.
+    # Every body of a table is run by some program of it, and most programs share one.
     tables = {(block.kind, Calls.of(block.program).bodies) for block in blocks}
     leaves = {(kind, leaf) for kind, bodies in tables for body in bodies for leaf in body.leaves}
     return {
@@ -81,7 +82,7 @@ def _modes(blocks: tuple[Block, ...]) -> set[tuple[str, CrossMode]]:
 
 
 def _groups(blocks: tuple[Block, ...], is_grouped: bool) -> list[Group]:
-    """The cores that flags of a group tie; each by itself where there are none."""
+    """The cores that flags of a group tie together; single cores if there are none."""
     found: dict[int, list[int]] = {}
     for core, block in enumerate(blocks):
         found.setdefault(block.group if is_grouped else core, []).append(core)
@@ -98,9 +99,9 @@ def _share_bytes(groups: list[Group], ranges: Search, tensor: str) -> bool:
 
 
 def _are_apart(ranges: Search, tensor: str, kinds: set[str], phases: list[Numbers]) -> bool:
-    """Whether what a core writes of *tensor* is its own, phase by phase.
+    """Whether no core touches what another one writes of *tensor*, phase by phase.
 
-    Of accesses of the *kinds* that there are, those that add in one type do not mind each other.
+    Among the *kinds* of access, additions in the same type do not conflict.
     """
     touched = {kind: ranges.in_phases(tensor, kind, phases) for kind in kinds | {"write"}}
     writes = touched.pop("write")
@@ -116,15 +117,15 @@ def _are_apart(ranges: Search, tensor: str, kinds: set[str], phases: list[Number
 
 @dataclass(slots=True)
 class _Footprints:
-    """What calls touch of shared tensors, each once."""
+    """The accesses of calls to shared tensors, numbered."""
 
     found: list[dict[tuple[str, str], Pieces]] = field(default_factory=lambda: [{}])
-    """Tensor and kind -> the bytes, of each footprint."""
+    """Tensor and kind -> the bytes, for each footprint."""
     _numbers: dict[object, int] = field(default_factory=lambda: {(): 0})
     _clashes: dict[tuple[int, int], bool] = field(default_factory=dict)
 
     def number(self, touched: dict[tuple[str, str], list[Pieces]]) -> int:
-        """The number of what is *touched*; 0 for nothing."""
+        """The number of the footprint *touched*; 0 for none."""
         each = {key: merged(pieces) for key, pieces in sorted(touched.items())}
         key = tuple((key, starts.tobytes(), ends.tobytes()) for key, (starts, ends) in each.items())
         number = self._numbers.setdefault(key, len(self.found))
@@ -147,7 +148,7 @@ class _Footprints:
 
 
 class _Launch:
-    """The calls of a launch as groups of cores see them."""
+    """The calls of a launch, as the cores of a group see them."""
 
     def __init__(
         self,
@@ -158,24 +159,24 @@ class _Launch:
         met: str = "",
     ) -> None:
         """Cores of a group share tensors *within* it, groups those *among* them; cores of kind
-        *met* have flags of all.
+        *met* use flags of all cores.
         """
         self.blocks = blocks
-        """The same, taken apart where flags between cores demand it."""
+        """The blocks, with bodies split where flags between cores require it."""
         self._groups, self._within, self._among = groups, within, among
         self._met = met
         self.kinds: set[str] = set()
-        """What is done to shared tensors, as :func:`kind_of` says."""
+        """Kinds of access to shared tensors, see :func:`kind_of`."""
         self._footprints = _Footprints()
         self._visible: list[Visible] = []
         self._numbers: dict[object, int] = {}
         self._pipes: dict[str, dict[str, set[int]]] = {}
-        """Kind of core, and what its pipes do -> which these are."""
+        """Kind of core, and role of pipes -> the pipes that have it."""
 
     def phases(self, recorder: Recorder) -> list[Numbers] | None:
-        """The phase of what each call of each of `blocks` touches among groups.
+        """The phase of each call of each of `blocks` in what it touches among groups.
 
-        None if it is not sure that no core of a group races with another, or waits for ever.
+        None unless it is certain that no cores of a group race, or wait forever.
         """
         called = dict[Program, Called]()
         programs = dict[Program, TabledProgram]()
@@ -209,9 +210,9 @@ class _Launch:
         return phases
 
     def _times_met(self, called: dict[Program, Called]) -> int | None:
-        """How often all cores of the kind that is met wait for each other.
+        """How often all cores of the kind *met* wait for each other.
 
-        None unless each of them sets the same flags in the same order, and awaits them so.
+        None unless each of them sets the same flags in the same order, and waits for them likewise.
         """
         sequences = set()
         for program in {block.program for block in self.blocks if block.kind == self._met}:
@@ -238,9 +239,9 @@ class _Launch:
     # ---- calls, by number ----
 
     def _numbered(self, called: dict[Program, Called]) -> list[Numbers]:
-        """For each core the numbers of its calls, equal where others see the same of them.
+        """For each core the numbers of its calls, equal where other cores see the same of them.
 
-        That is what the body does to flags, what its names stand for, and where they begin.
+        That is the flags that the body uses, the bindings of its names, and their offsets.
         """
         every = [*{id(x): x for found, _ in called.values() for x in found}.values()]
         places = {id(each): number for number, each in enumerate(every)}
@@ -287,9 +288,9 @@ class _Launch:
     def _offsets(
         self, block: Block, calls: Calls, names: list[str], origins: dict[str, int]
     ) -> Numbers:
-        """Where each of *names* begins for each call, `(calls, names)`.
+        """The offset of each of *names* for each call, `(calls, names)`.
 
-        Counted from where the group first has the tensor, which *origins* says.
+        Relative to the group's first offset in the tensor, given by *origins*.
         """
         found = np.zeros((calls.body.size, len(names)), np.int64)
         for column, name in enumerate(names):
@@ -303,7 +304,7 @@ class _Launch:
         return found
 
     def _seen(self, block: Block, followed: Followed, moved: dict[str, int]) -> int:
-        """The number of what others see of a call of *block*; *moved* is where its names begin."""
+        """The number of what others see of a call of *block*; *moved* has its names' offsets."""
         pipes = self._pipes.setdefault(block.kind, {})
         for use in followed.effect.uses:
             if isinstance(use.op, CrossCoreSetFlag):
@@ -313,7 +314,7 @@ class _Launch:
         for number, accesses in enumerate(followed.accesses):
             if self._shared_by(block, accesses):
                 on = {pipe for _, pipe in _touched_by(accesses)}
-                # Who knows of the last that one pipe does knows of all.
+                # Ordering after the last access of a pipe implies ordering after all its accesses.
                 key = on.pop() if len(on) == 1 else (number,)
                 together.setdefault(key, []).append(number)
         touches = tuple(
@@ -355,12 +356,12 @@ class _Launch:
 
     @staticmethod
     def _tensor(block: Block, name: str) -> str:
-        # A name that nobody binds is for the check of bounds.
+        # A name without a binding is reported by the check of bounds.
         return block.bindings[name].tensor if name in block.bindings else ""
 
 
 def _touched_by(accesses: Accesses) -> set[tuple[str, int]]:
-    """Names of global memory, and which pipes touch them."""
+    """Names of global memory, and the pipes that touch them."""
     return {
         (place.name, PIPES.index(op.pipe))
         for _, ops in accesses

@@ -1,9 +1,9 @@
-"""Flags between cores that are still up when a launch is over.
+"""Flags between cores that are still set when a launch ends.
 
-A core's counter of a flag rises by one once every core that it awaits has set the flag once more
-(``check/cross_core_flags``), and each of its waits lowers it by one. So nothing is left over if all
-cores that set a flag do so as often as each core whose counter it raises awaits it. That is a
-matter of numbers alone, in whatever order the cores get there.
+A core's counter of a flag increases by one when every core that it waits for has set the flag once
+more (``check/cross_core_flags``), and each of its waits decreases it by one. So nothing is left if
+all cores that set a flag do so as often as each receiving core waits for it. This depends on counts
+alone, whatever the order of the cores.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ __all__ = ["check_left_over"]
 
 Flag = tuple[CrossMode, int]
 Uses = Counter[tuple[type, Flag]]
-"""(set or wait, flag) -> how many a program has."""
+"""(set or wait, flag) -> number of them in a program."""
 
 
 def check_left_over(blocks: tuple[Block, ...]) -> None:
-    """Raise FlagError, naming cores, micro-op and flag, if a flag between *blocks* stays up.
+    """Raise FlagError, naming cores, micro-op and flag, if a flag between *blocks* stays set.
 
-    No wait may be without end; ``hazards.CrossCoreOrder`` says so of one that is.
+    No wait may be endless; ``hazards.CrossCoreOrder`` reports one that is.
     """
     bodies: dict[Body, Uses] = {}
     programs = {program: _uses(program, bodies) for program in {x.program: None for x in blocks}}
@@ -52,7 +52,7 @@ def check_left_over(blocks: tuple[Block, ...]) -> None:
 
 
 def _uses(program: Program, bodies: dict[Body, Uses]) -> Uses:
-    """What *program* uses; *bodies* are those seen before."""
+    """The flag uses of *program*; *bodies* caches those seen before."""
     calls = Calls.of(program)
     often = np.bincount(calls.body, minlength=len(calls.bodies)).tolist()
     found: Uses = Counter()
@@ -76,18 +76,18 @@ def _uses_of(body: Body, bodies: dict[Body, Uses]) -> Uses:
 
 @dataclass(frozen=True, slots=True)
 class _Exchange:
-    """A flag, how often each of the cores that share it sets it, and how often each awaits it."""
+    """A flag, and how often each of the cores that share it sets it and waits for it."""
 
     flag: Flag
     sets: dict[Block, int]
     waits: dict[Block, int]
-    """All cores whose counters those sets raise."""
+    """All cores whose counters those sets increment."""
 
     @staticmethod
     def of(
         source: Block, flag: Flag, blocks: Sequence[Block], programs: dict[Program, Uses]
     ) -> _Exchange:
-        """The exchange in which *source* sets *flag*, which no others than *blocks* may await."""
+        """The exchange in which *source* sets *flag*, which only *blocks* may wait for."""
         mode, _ = flag
         receivers = [block for block in blocks if awaits(block, mode, source)]
         sources = [
@@ -103,10 +103,10 @@ class _Exchange:
         return not self.waits or len({*self.sets.values(), *self.waits.values()}) > 1
 
     def text(self) -> str:
-        """What to say of it: the first set that one core does not await, all numbers, the remedy.
+        """The message: the first set without a wait on some core, all counts, and the remedy.
 
-        The sets that are left out come last, and waits are added behind all others, so that
-        neither changes which wait takes which set.
+        The remedy removes the last sets, and appends waits after all others, so that neither
+        changes which wait consumes which set.
         """
         mode, event = self.flag
         ordinal = min(self.waits.values(), default=0)
@@ -128,7 +128,7 @@ class _Exchange:
         most = max(self.sets.values())
         extra = {x: count - awaited for x, count in self.sets.items() if count > awaited}
         ways = []
-        # A set that others have not made raises no counter, so there is nothing to await.
+        # A set that others have not made increments no counter, so it needs no wait.
         if self.waits and len({*self.sets.values()}) == 1:
             ways.append(self._await(most))
         if extra:
@@ -140,14 +140,14 @@ class _Exchange:
         return ", or ".join(ways)
 
     def _await(self, often: int) -> str:
-        """How to have all receivers await it so *often*; empty where they do."""
+        """How to make all receivers wait for it *often* times; empty if they do."""
         missing = {x: often - count for x, count in self.waits.items() if count < often}
         more = _listed(missing, lambda count: f"{_often(count)} more")
         return f"await it at the end {more}" if missing else ""
 
 
 def _set(program: Program, flag: Flag, ordinal: int) -> tuple[str, CrossCoreSetFlag]:
-    """Set number *ordinal* of *flag*, and where it is."""
+    """Set *ordinal* of *flag*, and its location."""
     written_out = (
         (op, call.lines[index] if call.lines else None)
         for call in program.calls
@@ -166,7 +166,7 @@ def _often(count: int) -> str:
 
 
 def _listed(counts: dict[Block, int], said: Callable[[int], str]) -> str:
-    """What is said of each number, with the cores that have it."""
+    """The text for each count, with the cores that have it."""
     found: dict[int, list[int]] = {}
     for block, count in counts.items():
         found.setdefault(count, []).append(block.core)

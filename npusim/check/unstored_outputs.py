@@ -1,9 +1,9 @@
 """Bytes of an output that no core stores, or that cores only add to.
 
-What a card allocates for an output holds what was there before: assumed, as no document says that
-it is cleared. So each byte of it has to be stored by some micro-op. An atomic store adds to what is
-there, which nothing clears before (asc-devkit@82b89a1 docs/zh/api, SetAtomicAdd.md), and needs
-another one that has stored it. In which order they come is for the checks of races.
+A newly allocated output is assumed to contain old data, as no document says that it is cleared. So
+each byte of it must be stored by some micro-op. An atomic store adds to the contents, which nothing
+clears first (asc-devkit@82b89a1 docs/zh/api, SetAtomicAdd.md), and needs another one that has
+stored them. Their order is left to the checks of races.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ __all__ = ["check_stored"]
 
 
 def check_stored(blocks: tuple[Block, ...], outputs: Mapping[str, int]) -> None:
-    """Raise UnwrittenError unless *blocks* store every byte of *outputs*, tensors and their bytes.
+    """Raise UnwrittenError unless *blocks* store every byte of *outputs*, tensors and their sizes.
 
-    Tensors that no block is bound to are left to others.
+    Tensors that no block is bound to are skipped.
     """
     launch = LaunchTable.of(blocks)
     bodies = BurstsOfBodies(_stored)
@@ -42,12 +42,12 @@ def check_stored(blocks: tuple[Block, ...], outputs: Mapping[str, int]) -> None:
 
 
 def _stored(op: MicroOp) -> Global | None:
-    """Where *op* stores, whatever was there before."""
+    """The place where *op* stores, overwriting the contents."""
     return global_operand(op) if writes_global(op) and combined_as(op) is None else None
 
 
 def _first_gap(stored: Pieces, nbytes: int) -> tuple[int, int] | None:
-    """The first bytes of a tensor of *nbytes* that are not among *stored*."""
+    """The first bytes of a tensor of *nbytes* that are not in *stored*."""
     starts, ends = stored
     begins = np.append(0, ends)
     stops = np.append(starts, nbytes)

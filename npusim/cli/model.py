@@ -16,6 +16,7 @@ from npusim.cli.screen import show, table
 from npusim.data import folders
 from npusim.data.files import content
 from npusim.data.json import json_text
+from npusim.data.text import counted
 from npusim.models.step import Step
 from npusim.reports.style import percent
 
@@ -90,8 +91,8 @@ def _lines(step: Step) -> list[Text]:
     return [
         Text(f"{own.shapes.architecture}, {own.quant}, on {cards}, served by {own.engine.name}"),
         Text(
-            f"decode: {own.batch} requests of {own.context} tokens make "
-            f"{step.decode.tokens_per_s:,.0f} tokens a second"
+            f"decode: {counted(own.batch, 'request', 'requests')} of {own.context} tokens: "
+            f"{step.decode.tokens_per_s:,.0f} tokens a second, {1e6 / step.tpot_us:.1f} each"
         ),
         Text(
             f"prefill: a prompt of {own.prompt} tokens is read at "

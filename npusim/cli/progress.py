@@ -16,6 +16,8 @@ from npusim.data.platform import HAS_THREADS
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
+    from npusim.chip import Stage
+
 __all__ = ["Shown", "shown"]
 
 PATIENCE_S = 1.0
@@ -23,7 +25,7 @@ PATIENCE_S = 1.0
 LINE_EVERY_S = 10.0
 """Seconds before the first line, and between lines: a log is to be read, not to be filled."""
 
-STAGES = {
+STAGES: dict[Stage, str] = {
     "programs": "Writing programs",
     "checks": "Checking programs",
     "values": "Computing values",
@@ -35,6 +37,7 @@ STAGES = {
     "steps": "Simulating steps",
     "export": "Writing traces",
     "reading": "Reading runs",
+    "timelines": "Laying out timelines",
     "pictures": "Drawing pictures",
 }
 """What is being done, by the name under which its progress is reported."""
@@ -43,7 +46,7 @@ STAGES = {
 class Shown(Protocol):
     """What a run reports its progress to."""
 
-    def __call__(self, stage: str, share: float, pace: str = "") -> None:
+    def __call__(self, stage: Stage, share: float, pace: str = "") -> None:
         """Show that *share* of *stage* is done, and at which *pace*."""
 
 
@@ -57,7 +60,7 @@ def shown() -> Iterator[Shown]:
         yield report
 
 
-def _silent(stage: str, share: float, pace: str = "") -> None:
+def _silent(stage: Stage, share: float, pace: str = "") -> None:
     """Where no thread can run next to the work, nothing is shown."""
 
 
@@ -69,9 +72,9 @@ def _bar() -> Iterator[Shown]:
 
     progress = Progress(console=Console(stderr=True), transient=True)
     begin = monotonic()
-    tasks: dict[str, TaskID] = {}
+    tasks: dict[Stage, TaskID] = {}
 
-    def report(stage: str, share: float, pace: str = "") -> None:
+    def report(stage: Stage, share: float, pace: str = "") -> None:
         if not tasks and monotonic() - begin < PATIENCE_S:
             return
         if not tasks:
@@ -90,12 +93,12 @@ def _bar() -> Iterator[Shown]:
 @contextmanager
 def _lines() -> Iterator[Shown]:
     begin, over = monotonic(), Event()
-    news = "", 0.0, ""
+    news: tuple[Stage | None, float, str] = None, 0.0, ""
     """The stage, the share and the pace that were reported last."""
     stage_begin = 0.0, 0.0
     """When the first share of the stage was reported, and which."""
 
-    def report(stage: str, share: float, pace: str = "") -> None:
+    def report(stage: Stage, share: float, pace: str = "") -> None:
         nonlocal news, stage_begin
         if stage != news[0]:
             stage_begin = monotonic(), share
@@ -105,7 +108,7 @@ def _lines() -> Iterator[Shown]:
         now = monotonic()
         stage, share, pace = news
         elapsed = f"{now - begin:.0f} s elapsed"
-        if not stage:
+        if stage is None:
             return f"working, {elapsed}"
         first, before = stage_begin
         left = ""

@@ -1,4 +1,4 @@
-"""Collectives over several cards: which bits come out, and how long they take.
+"""Collectives over several cards: their results, bit for bit, and their times.
 
 ::
 
@@ -7,8 +7,8 @@
     collectives.time_us("all_reduce", 64 << 20, 8, "Atlas A2")       # kernel time, in us
     collectives.all_reduce([of_rank_0, of_rank_1], "sum", devices.load("Atlas A3"))
 
-Times and values know the same ways to move slices: :mod:`npusim.collectives.times` says which there
-are, :mod:`npusim.collectives.values` in what order each adds.
+Times and values are based on the same algorithms: :mod:`npusim.collectives.times` lists them, and
+:mod:`npusim.collectives.values` gives the order in which each adds.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
-"""Tokens on their way to experts on other cards, and back: MoeDistributeDispatch and Combine.
+"""Sending tokens to experts on other cards, and back: MoeDistributeDispatch and Combine.
 
 .. code-block:: text
 
     dispatch   rows of a card: by local expert, then by the rank that they come from, then by token
-               and place among its experts
+               and position among its experts
                int8:  v = f32(x) [* scales[expert]];  s = 127 / max|v|;  q = rint(v * s)
                       and the row's scale is 1 / s, which is not max / 127 in the last bit
     combine    acc = 0;  acc = acc + f32(row of expert k) * scale k      for k = 0, 1, ...
                y = round(acc [+ shared x]) to the type of x
 
-All in fp32, one rounding an operation to nearest, ties to even. A row of zeros gives 127 / 0, and
-its NaNs become 0. `ep_recv_counts` are running sums of the rows that came, by expert and then rank.
+All in fp32, each operation rounded to nearest, ties to even. A row of zeros gives 127 / 0, and its
+NaNs become 0. `ep_recv_counts` are running sums of the rows received, by expert and then rank.
 
 Sources: ops-transformer@3a280bcc mc2, moe_distribute_dispatch_v2 and moe_distribute_combine_v2.
-Time: a start that grows with the number of cards, and bytes: the most that a card sends or takes
-in; what leaves a server takes the links between servers, at the same time.
+Time: a start that grows with the number of cards, plus bytes: the most that a card sends or
+receives; data that leaves a server uses the links between servers in parallel.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ __all__ = ["Arrived", "combined", "dispatched", "earlier", "routing_us", "row_by
 US = 1e6
 ROW_UNIT_BYTES = 32
 SCALE_BYTES, SOURCE_BYTES = 4, 12
-"""What a row of dispatch has behind its elements: its scale, and rank, token and place."""
+"""Trailer of a row of dispatch: its scale; and rank, token and position."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """What a card has after dispatch."""
+    """The data of a card after dispatch."""
 
     rows: Array
     scales: Array
-    """Of each row of int8; else empty."""
+    """One per row of int8; otherwise empty."""
     sources: Array
-    """Rank, token and place of each row."""
+    """Rank, token and position of each row."""
     sums: Array
-    """Running sums of rows by local expert, then rank."""
+    """Running sums of rows, by local expert, then rank."""
     tokens: Array
     """Rows of each local expert."""
 
@@ -62,7 +62,7 @@ def dispatched(
     *,
     quantises: bool = False,
 ) -> Arrived:
-    """What *rank* has of the tokens *xs* of all ranks, whose experts are *ids*."""
+    """The rows that *rank* receives of the tokens *xs* of all ranks, whose experts are *ids*."""
     local = experts // len(xs)
     rows, scales, sources, counts = [], [], [], []
     for expert in range(rank * local, (rank + 1) * local):
@@ -86,7 +86,7 @@ def dispatched(
 
 
 def _quantised(x: Array, smooth: Array | None) -> tuple[Array, Array]:
-    """Rows as int8, and what to multiply each by."""
+    """Rows as int8, and the factor of each."""
     values = cast(x, FLOAT32) if x.dtype != np.float32 else x
     with np.errstate(all="ignore"):
         if smooth is not None:
@@ -99,7 +99,7 @@ def _quantised(x: Array, smooth: Array | None) -> tuple[Array, Array]:
 
 
 def earlier(ids: Array) -> Array:
-    """For each token and place, how many before have the same expert: `expand_idx`.
+    """For each token and position, how many earlier ones have the same expert: `expand_idx`.
 
     >>> earlier(np.array([[0, 1], [1, 0]])).tolist()
     [0, 0, 1, 1]
@@ -113,7 +113,7 @@ def earlier(ids: Array) -> Array:
 
 
 def combined(rows: Array, weights: Array, shared: Array | None = None) -> Array:
-    """Tokens, of the type of the *rows* `(tokens, k, h)` of their experts."""
+    """Tokens, in the type of the *rows* `(tokens, k, h)` of their experts."""
     total = np.zeros((rows.shape[0], rows.shape[2]), np.float32)
     wide, dtype = cast(rows, FLOAT32), dtype_of(rows)
     assert dtype is not None
@@ -126,7 +126,7 @@ def combined(rows: Array, weights: Array, shared: Array | None = None) -> Array:
 
 
 def row_bytes(h: int, element_bytes: int, *, has_scale: bool, has_source: bool) -> int:
-    """What a row takes on the links."""
+    """Bytes of a row on the links."""
     behind = SCALE_BYTES * has_scale + SOURCE_BYTES * has_source
     return align_up(h * element_bytes, ROW_UNIT_BYTES) + behind
 
@@ -138,7 +138,7 @@ def routing_us(
     device: DeviceSpec,
     servers: int = 1,
 ) -> float:
-    """Kernel time where a card sends or takes in up to *size_bytes*, evenly from all of *cards*.
+    """Kernel time if a card sends or receives up to *size_bytes*, evenly from all of *cards*.
 
     Raises ValueError on a chip without such a kernel.
     """

@@ -1,15 +1,15 @@
-"""Products of matrices fused with collectives: rows are cut into tiles, of which one is multiplied
+"""Matrix products fused with collectives: rows are cut into tiles, of which one is multiplied
 while another is on the links.
 
 The cubes multiply tile after tile. The collectives of all tiles are prepared when the kernel
-begins; a processor of the card starts each when its tile is there, and copy engines move it. So
-there are three stages, each of which takes up a tile when it is free and the one before has done
-with it (ops-transformer@3a280bcc mc2, all_gather_matmul, matmul_reduce_scatter and
+starts; a processor of the card starts each when its tile is complete, and copy engines move it.
+So there are three stages, each of which takes a tile when it is free and the previous one has
+finished with it (ops-transformer@3a280bcc mc2, all_gather_matmul, matmul_reduce_scatter and
 matmul_all_reduce).
 
-How many tiles there are, the vendor's plan says, which weighs a product and a collective by
-formulas of its own: they choose tiles, never times. That it does not cut what would take longer by
-them is assumed.
+The number of tiles follows the vendor's plan, which estimates product and collective by its own
+formulas: they choose tiles, but give no times here. That it does not cut what would take longer by
+these formulas is assumed.
 """
 
 from __future__ import annotations
@@ -69,29 +69,29 @@ def gathered_us(local_us: float, products_us: Sequence[float], moves: Sequence[E
 # ---- the vendor's plan: mc2/common/op_host/op_tiling, formulaic tiling ----
 
 UNIT = 128
-"""Tiles have a multiple of so many rows."""
+"""Rows of a tile are a multiple of this."""
 MOST_TILES = 16
 LEAST_REDUCED_ROWS = 384
 LEAST_MOVED_BYTES = 64 << 10
 GIGA, MEGA = 1 << 30, 1 << 20
 CORES_OF_PLAN = 20
-"""The chip that the plan was made for."""
+"""Cube cores of the chip for which the plan was made."""
 MACS_PER_US = 4096 * 1.8 * 1024
-"""Of one cube core of Atlas A2 and A3, fp16."""
+"""Rate of one cube core of Atlas A2 and A3, fp16."""
 MACS_PER_US_310P = 4096 * 1.08 * 1024
 USE_BY_BYTES = ((128 * MEGA, 0.85), (192 * MEGA, 0.75))
-"""What the cube makes use of where the inputs of a tile have at most so many bytes."""
+"""Utilisation of the cube if the inputs of a tile have at most this many bytes."""
 USE_BEYOND = 0.65
 ADVERSE = ((512, 0.7), (256, 0.5))
-"""What is left of that where rows of k are no multiple of so many bytes."""
+"""Factor on it if rows of k are no multiple of this many bytes."""
 COMMUNICATION_FACTOR = 1.15
 
 
 def tiles(
     kind: Fused, m: int, n: int, k: int, cards: int, element_bytes: int, device: DeviceSpec
 ) -> tuple[int, ...]:
-    """The rows of each tile of *m*: those of the product, or, where it is not reduced to all,
-    those of a card. The last rules of the plan, which even tiles out, are left out."""
+    """The rows of each tile of *m*: those of the product, or of a card if it is not reduced to all.
+    The last rules of the plan, which balance tiles, are left out."""
     row = k if kind == "all_gather" else n
     least = max(UNIT, ceil_div(LEAST_MOVED_BYTES, row * cards * element_bytes))
     cores = device.cores[device.cube_kind].count
@@ -124,7 +124,7 @@ def tiles(
 def _planned_us(
     cut: Sequence[int], product_us: Callable[[int], float], moving_us: Callable[[int], float]
 ) -> float:
-    """What the plan's own formulas make of *cut*."""
+    """The time of *cut* by the plan's own formulas."""
     multiplied_us = moved_us = 0.0
     for rows in cut:
         multiplied_us += product_us(rows)
@@ -133,7 +133,7 @@ def _planned_us(
 
 
 def _most_rows(time_us: Callable[[int], float], limit_us: float, most: int) -> int:
-    """The most rows, of whole units, that take no longer than *limit_us*."""
+    """The most rows, in whole units, that take no longer than *limit_us*."""
     low, high = 1, max(1, most // UNIT)
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,23 +1,23 @@
-"""How long a collective takes: what starts it, and bytes over the links of a card.
+"""The time of a collective: its start, and bytes over the links of a card.
 
-What passes from one card to another is a slice. By the algorithms of HCCL for cards that reach each
-other directly (hicann/hccl@09300b70, docs/zh/user_guide/coll_algo_intro):
+The data from one card to another is a slice. By the algorithms of HCCL for directly connected cards
+(hicann/hccl@09300b70, docs/zh/user_guide/coll_algo_intro):
 
 .. code-block:: text
 
-    all_gather      gather                  slice: what a card gives
-    reduce_scatter  reduce                  slice: what a card gets
-    all_reduce      reduce, then gather     slice: a share of what a card has
-    broadcast       scatter, then gather    slice: a share of what the root has
-    all_to_all      exchange                slice: a share of what a card gives
+    all_gather      gather                  slice: what a card contributes
+    reduce_scatter  reduce                  slice: what a card receives
+    all_reduce      reduce, then gather     slice: a share of a card's data
+    broadcast       scatter, then gather    slice: a share of the root's data
+    all_to_all      exchange                slice: a share of what a card contributes
 
-In a phase every card takes in a slice from each other. Short slices move directly, by vector cores
-of one kernel; longer ones by tasks of copy engines, which a processor of the card hands out, and
-that takes time itself. Over a bus (310P) a phase has a step for each other card. Between servers of
-Atlas A2 each card talks to those in its place: the collective is one within servers, and one
-between them by NHR in ceil(log2(servers)) steps.
+In a phase every card receives a slice from each other card. Short slices move directly, by vector
+cores of one kernel; longer ones by tasks of copy engines, which a processor of the card issues one
+by one, which takes time itself. Over a bus (310P) a phase has one step per other card. Between
+servers of Atlas A2 each card exchanges data with those at its position: the collective is one
+within servers, and one between them by NHR in ceil(log2(servers)) steps.
 
-The numbers, with their sources, are the `links` of a device file.
+The figures, with their sources, are the `links` of a device file.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PHASES: dict[Kind, tuple[Phase, ...]] = {
     "all_to_all": ("exchange",),
 }
 SHARED: frozenset[Kind] = frozenset({"all_reduce", "broadcast", "all_to_all"})
-"""Those whose size is cut into a slice for each card; of the others it is the slice."""
+"""Kinds whose size is divided into a slice for each card; for the others it is the slice."""
 US = 1e6
 
 
@@ -55,17 +55,17 @@ Way = Literal["nothing", "direct", "staged", "exchange"]
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The time of a collective, and what it is made of."""
+    """The time of a collective, and its parts."""
 
     way: Way
     """How bytes move within a server."""
     start_us: float
-    """What passes before bytes move."""
+    """Time before bytes move."""
     moving_us: float
-    """What the bytes take on the links, without what overlaps with the start."""
+    """Time of the bytes on the links, without what overlaps with the start."""
     time_us: float
     servers: int = 1
-    """Between so many servers another algorithm goes on."""
+    """Number of servers, between which another algorithm runs."""
 
 
 NOTHING = Estimate("nothing", 0.0, 0.0, 0.0)
@@ -78,12 +78,12 @@ def time_us(
     device: str | PathLike[str] | DeviceSpec,
     servers: int | None = None,
 ) -> float:
-    """Kernel time of a collective over *cards*, from when the last of them has begun.
+    """Kernel time of a collective over *cards*, from when the last of them has started.
 
-    *size_bytes* is what a card has of all_reduce and broadcast, what it gives of all_gather and
-    all_to_all, and what it gets of reduce_scatter. The cards are in as few *servers* as hold them,
-    or in so many, in each as many. The host's launch is `device.links.host_us`. Raises ValueError
-    for another kind, a negative size, or cards that cannot take part.
+    *size_bytes* is a card's data for all_reduce and broadcast, what it contributes to all_gather
+    and all_to_all, and what it receives from reduce_scatter. The cards are in as few *servers* as
+    can hold them, or in the given number, evenly. The host's launch is `device.links.host_us`.
+    Raises ValueError for another kind, a negative size, or cards that cannot take part.
 
     >>> round(time_us("all_reduce", 64 << 20, 8, "Atlas A2"))
     1062
@@ -126,11 +126,11 @@ def _check(kind: Kind, size_bytes: int, cards: int, device: DeviceSpec) -> None:
 
 
 def _servers(kind: Kind, cards: int, device: DeviceSpec, given: int | None) -> int:
-    """The number of servers in which *cards* are."""
+    """The number of servers that hold *cards*."""
     most, count = device.links.cards, given
     if count is None:
         count = ceil_div(cards, most)
-        # A plane joins any of them.
+        # A plane connects any of them.
         if device.links.layout != "mesh":
             return count
     if count < 1 or cards % count or cards // count > most:
@@ -143,14 +143,14 @@ def _servers(kind: Kind, cards: int, device: DeviceSpec, given: int | None) -> i
 
 
 def message_us(size_bytes: int, device: DeviceSpec, *, is_beyond: bool = False) -> float:
-    """The time of *size_bytes* that one card sends another, which may be *is_beyond* its server."""
+    """The time to send *size_bytes* to one card, which may be *is_beyond* the sender's server."""
     links = device.links
     if is_beyond and links.servers is not None:
         return links.servers.start_us + size_bytes / links.servers.gather_bytes_per_s * US
     return links.message.start_us + size_bytes / links.message.bytes_per_s * US
 
 
-# ---- cards that reach each other ----
+# ---- directly connected cards ----
 
 
 def _at_once(
@@ -189,7 +189,7 @@ def _direct_bytes(kind: Kind, links: Links, is_beyond: bool) -> float:
 
 
 def _rate(servers: Servers, phase: Phase) -> float:
-    """Bytes a second that a card takes in from other servers."""
+    """Bytes a second that a card receives from other servers."""
     return servers.reduce_bytes_per_s if phase == "reduce" else servers.gather_bytes_per_s
 
 
@@ -201,11 +201,11 @@ def _summed(way: Way, start_us: float, moving_us: float) -> Estimate:
 
 
 def _in_servers(kind: Kind, slice_bytes: float, cards: int, count: int, links: Links) -> Estimate:
-    """Within *count* servers of *cards*, and between those in the same place of each."""
+    """Within *count* servers of *cards*, and between those at the same position in each."""
     servers, phases = links.servers, PHASES[kind]
     assert servers is not None
     is_exchange = kind == "all_to_all"
-    # A slice of a server's own mesh holds those of all servers.
+    # A slice within a server's mesh contains those of all servers.
     inner_bytes = slice_bytes if is_exchange else slice_bytes * count
     inside = NOTHING
     if cards > 1:
@@ -215,7 +215,7 @@ def _in_servers(kind: Kind, slice_bytes: float, cards: int, count: int, links: L
     start_us = servers.start_us * steps * len(phases)
     moving_us = sum(others * slice_bytes / _rate(servers, phase) * US for phase in phases)
     between_us = start_us + moving_us
-    # An exchange uses both kinds of links at once.
+    # An exchange uses both kinds of links at the same time.
     time_us = max(inside.time_us, between_us) if is_exchange else inside.time_us + between_us
     start_us, moving_us = inside.start_us + start_us, inside.moving_us + moving_us
     return Estimate(inside.way, start_us, moving_us, time_us, count)

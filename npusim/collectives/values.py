@@ -1,8 +1,8 @@
-"""What a collective gives, bit by bit: which card's numbers are added to which, and in what type.
+"""The result of a collective, bit for bit: which data is added, in what order and type.
 
-Every addition, product, maximum or minimum is rounded to the type of the tensors, as copy engines
-and atomic stores of vector cores do that reduce while they write (fp16 and bf16 are added in fp32
-and rounded once). Copies change nothing. The order is that of the way in which slices move:
+Every addition, product, maximum or minimum is rounded to the type of the tensors, as by copy
+engines and atomic stores of vector cores that reduce on writing (fp16 and bf16 are added in fp32
+and rounded once). Copies change nothing. The order is that in which slices move:
 
 .. code-block:: text
 
@@ -13,8 +13,8 @@ and rounded once). Copies change nothing. The order is that of the way in which 
                             of slice r on, neighbours in pairs, then pairs, then fours
 
 A slice of all_reduce is a share of its elements, rounded up to 128 bytes; that of the last rank is
-shorter. Which algorithm adds where is published; in what order a card adds what its peers send is
-not, nor whether it is the same each time unless HCCL_DETERMINISTIC is set. All rows are assumed.
+shorter. Which algorithm runs where is published; in what order a card adds data from its peers is
+not, nor whether it is reproducible unless HCCL_DETERMINISTIC is set. All rows are assumed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 REDUCED = ("int8", "int16", "int32", "int64", "float16", "float32", "bfloat16")
 """Types that HCCL reduces (assumed to be the same on every chip)."""
 SLICE_UNIT_BYTES = 128
-"""Slices of all_reduce are multiples of it (assumed)."""
+"""Slices of all_reduce are multiples of this (assumed)."""
 
 _UFUNCS: dict[Operation, np.ufunc] = {
     "sum": np.add,
@@ -50,10 +50,10 @@ _UFUNCS: dict[Operation, np.ufunc] = {
 def all_reduce(
     parts: Sequence[Array], operation: Operation, device: DeviceSpec, servers: int | None = None
 ) -> Array:
-    """What every rank has after all_reduce of *parts*, the tensor of each rank, on *device*.
+    """The result of every rank for all_reduce of *parts*, the tensor of each rank, on *device*.
 
-    They are in *servers* as :func:`npusim.collectives.time_us` has them. Raises ValueError for
-    parts that do not fit each other, types that are not reduced, and cards that cannot take part.
+    *servers* is as for :func:`npusim.collectives.time_us`. Raises ValueError for parts that do not
+    match, types that are not reduced, and cards that cannot take part.
     """
     first = _checked("all_reduce", parts, operation)
     found = estimate("all_reduce", first.nbytes, len(parts), device, servers)
@@ -68,9 +68,9 @@ def all_reduce(
 def reduce_scatter(
     parts: Sequence[Array], operation: Operation, device: DeviceSpec, servers: int | None = None
 ) -> list[Array]:
-    """What each rank has after reduce_scatter of *parts*, along their first dimension.
+    """The result of each rank for reduce_scatter of *parts*, along their first dimension.
 
-    Raises ValueError as :func:`all_reduce` does, and where that dimension is no multiple of ranks.
+    Raises ValueError like :func:`all_reduce`, and if that dimension is no multiple of the ranks.
     """
     first, cards = _checked("reduce_scatter", parts, operation), len(parts)
     if not first.ndim or first.shape[0] % cards:
@@ -87,7 +87,7 @@ def reduce_scatter(
 
 
 def _checked(kind: Kind, parts: Sequence[Array], operation: str) -> Array:
-    """The first of *parts*, to which the others are alike."""
+    """The first of *parts*, after checking that the others match it."""
     if not parts:
         raise ValueError(
             f"collectives: {kind}: there must be a part for each rank, not none; pass a list"
@@ -128,7 +128,7 @@ def _slices(first: Array, cards: int) -> Iterator[slice]:
 def _reduced(
     own: Sequence[Array], place: int, operation: Operation, found: Estimate, device: DeviceSpec
 ) -> Array:
-    """The slice that ends at rank *place*, of what each rank has of it."""
+    """The slice that ends at rank *place*, reduced over the data of all ranks."""
     join, cards = _joining(operation, own[0], device.half_overflow), len(own)
     group = cards // found.servers
     order = _order(group, place % group, found.way, device)
@@ -156,7 +156,7 @@ def _in_pairs(join: Callable[[Array, Array], Array], parts: Sequence[Array]) -> 
 def _joining(
     operation: Operation, like: Array, overflow: Overflow
 ) -> Callable[[Array, Array], Array]:
-    """The function of two slices, rounded to their type; integers wrap (assumed)."""
+    """The reduction of two slices, rounded to their type; integers wrap (assumed)."""
     ufunc = _UFUNCS[operation]
     narrow = next((each for each in (FLOAT16, BFLOAT16) if each.numpy == like.dtype), None)
 

@@ -1,1 +1,1 @@
-"""Numbers and where they lie: element types, layouts, tensors, products of the cube, errors."""
+"""Data and its layout: element types, layouts, tensors, products of the cube, errors."""

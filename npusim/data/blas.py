@@ -1,7 +1,7 @@
-"""BLAS on one thread while tiles play.
+"""BLAS on one thread while tiles are computed.
 
-Products of tiles are so small that threads which wait for each other at every one of them cost more
-than they bring, above all on a machine that has other things to do.
+Products of tiles are so small that synchronising threads for each of them costs more than it gains,
+above all on a busy machine.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _limited = Lock()
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """BLAS of this process has one thread inside, and then as many as before.
+    """Run BLAS of this process on one thread within the context, then on as many as before.
 
-    Where that holds already, the thread that limited it first lifts the limit: another one that is
-    still inside then has more, which changes no value.
+    In nested contexts the thread that set the limit first also lifts it: another one that is still
+    inside then has more threads, which changes no value.
     """
     if not _limited.acquire(blocking=False):
         yield
@@ -37,7 +37,7 @@ def one_thread() -> Iterator[None]:
 
 @cache
 def _controller() -> Any:
-    # Looks for the libraries of the process, which takes some milliseconds.
+    # Searches the libraries of the process, which takes some milliseconds.
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

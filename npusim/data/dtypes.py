@@ -1,15 +1,15 @@
-"""Element types, and every cast between them: which value comes out, for every bit pattern in.
+"""Element types and all casts between them, defined for every bit pattern.
 
 A cast is *round, then fit*: the source value is exact in float64, is rounded to what the target
-can hold, and then saturates (integers) or overflows (fp16, bf16: see :data:`Overflow`).
+can represent, and then saturates (integers) or overflows (fp16, bf16: see :data:`Overflow`).
 
     >>> cast(np.float32([0.5, 1.5, 300, np.nan]), INT32, "rint").tolist()
     [0, 2, 300, 0]
     >>> cast(np.float16([0.5, 1.5, 300, np.nan]), INT8, "round").tolist()
     [1, 2, 127, 0]
 
-Every source of at most 16 bits has so few patterns that its cast is a table, filled once from the
-definition above; so speed and definition are the same thing.
+Sources of at most 16 bits have so few patterns that their casts are tables, filled once from the
+definition above; so fast casts agree with the definition.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ asc-devkit, Cast.md and precision_conversion.md.
 _ROUND_MODES = get_args(RoundMode)
 
 Overflow = Literal["inf_nan", "saturate"]
-"""What an fp16 or bf16 result beyond the range becomes: ±inf (NaN stays), or ±MAX (NaN becomes 0).
+"""Result of an fp16 or bf16 overflow: ±inf (NaN stays), or ±MAX (NaN becomes 0).
 
 asc-devkit, SetCtrlSpr(ISASI).md: control register bit 48; Ascend/pytorch, npu_sys_ctrl.cpp:
 torch_npu sets it per product line.
@@ -76,18 +76,18 @@ class DType:
 
     name: str
     numpy: np.dtype[Any]
-    """How numpy holds one element; int4 takes a whole byte there."""
+    """The numpy type of one element; int4 takes a whole byte there."""
     bits: int
-    """How many bits one element takes on the chip."""
+    """Bits of one element on the chip."""
     cann: str
-    """The name in CANN's messages."""
+    """The name in messages of CANN."""
 
     @property
     def is_float(self) -> bool:
         return self.name.startswith(("float", "bfloat"))
 
     def nbytes(self, count: int) -> int:
-        """Bytes that *count* elements take on the chip."""
+        """Bytes of *count* elements on the chip."""
         return ceil_div(count * self.bits, 8)
 
     def __repr__(self) -> str:
@@ -109,8 +109,7 @@ UINT64 = DType("uint64", np.dtype(np.uint64), 64, "DT_UINT64")
 
 DTYPES = (FLOAT32, FLOAT16, BFLOAT16, INT4, INT8, UINT8, INT32, INT64, UINT64)
 BUFFER_DTYPES = (*DTYPES, INT16, UINT16, UINT32)
-"""What a micro-op may find in a buffer, and a kernel of C++ in a tensor; operators take only the
-others."""
+"""Types of elements in a buffer, and in tensors of C++ kernels; operators accept only DTYPES."""
 _BY_NAME = {dtype.name: dtype for dtype in BUFFER_DTYPES} | {"float": FLOAT32, "half": FLOAT16}
 _BY_NUMPY = {dtype.numpy: dtype for dtype in BUFFER_DTYPES}
 _INTEGER_RANGE = {
@@ -131,7 +130,7 @@ _FLOAT_FORMAT = {
 
 
 def dtype_named(name: str) -> DType:
-    """The element type that torch calls *name*; raises ValueError for an unknown name."""
+    """The element type of torch's *name*; raises ValueError for an unknown name."""
     if not isinstance(name, str) or name not in _BY_NAME:
         known = ", ".join(dtype.name for dtype in BUFFER_DTYPES)
         raise ValueError(
@@ -141,7 +140,7 @@ def dtype_named(name: str) -> DType:
 
 
 def dtype_of(array: Array) -> DType | None:
-    """The element type of *array*, or None where the chip has no such type."""
+    """The element type of *array*, or None if the chip has no such type."""
     return _BY_NUMPY.get(array.dtype)
 
 
@@ -161,7 +160,7 @@ def round_to_integral(values: Array, mode: RoundMode) -> Array:
         case "trunc":
             rounded = np.trunc(values)
         case "round":
-            # The sum is exact: the sources have 24 bits at most, a float64 has 53.
+            # The sum is exact: sources have at most 24 significant bits, a float64 has 53.
             rounded = np.trunc(values + np.copysign(0.5, values))
         case "odd":
             cut = np.trunc(values)
@@ -193,7 +192,7 @@ def _to_small_float(values: Array, dst: DType, mode: RoundMode, overflow: Overfl
 
 
 def _define(values: Array, dst: DType, mode: RoundMode, overflow: Overflow) -> Array:
-    """The cast by its definition, for any source; every other way must give the same bits."""
+    """The cast by definition, for any source; other implementations must give the same bits."""
     with np.errstate(invalid="ignore", over="ignore"):
         exact = values.astype(np.float64)
         if dst is FLOAT32:
@@ -206,7 +205,7 @@ def _define(values: Array, dst: DType, mode: RoundMode, overflow: Overflow) -> A
         return _to_integer(exact, dst, mode)
 
 
-# ---- the same, fast ----
+# ---- fast implementations ----
 
 
 @lru_cache(maxsize=64)
@@ -216,11 +215,11 @@ def _table(src: np.dtype[Any], dst: DType, mode: RoundMode, overflow: Overflow) 
 
 
 _LONG_ROW = 1 << 10
-"""So many elements are worth their own call of numpy, if there are many (measured)."""
+"""Rows of at least this length get their own call of numpy, if there are many (measured)."""
 _MANY = 1 << 15
 _WORTH_ITS_BITS = 1 << 12
-"""So many elements are worth a dozen calls of numpy."""
-# Integers up to here are exact in fp16, whose significand has 11 bits.
+"""Arrays of at least this size justify a dozen calls of numpy."""
+# Integers up to this are exact in fp16, whose significand has 11 bits.
 _FP16_EXACT = 2048
 _ROUNDINGS: dict[str, np.ufunc] = {
     "rint": np.rint,
@@ -231,10 +230,10 @@ _ROUNDINGS: dict[str, np.ufunc] = {
 
 
 class Whole(NamedTuple):
-    """What a cast has left: numbers without a fraction, from *low* to *high*, which a type holds.
+    """The result of a cast: integral values from *low* to *high*, which fit the type.
 
-    A further cast of them need look for neither. *values* may be of another type than the numbers
-    are of, and a zero among them negative.
+    A further cast need not test for either. *values* may be of another type than the result, and a
+    zero may be negative.
     """
 
     values: Array
@@ -243,7 +242,7 @@ class Whole(NamedTuple):
 
     @classmethod
     def rounded(cls, values: Array, dst: DType, mode: RoundMode) -> Whole | None:
-        """float32 *values* rounded to integers of *dst*; None unless all of them surely fit."""
+        """float32 *values* rounded to integers of *dst*; None unless all of them certainly fit."""
         if dst not in _LAST_FLOAT32 or mode not in _ROUNDINGS or not values.size:
             return None
         with np.errstate(invalid="ignore"):
@@ -255,7 +254,7 @@ class Whole(NamedTuple):
         return None
 
     def cast_to(self, dst: DType) -> Whole | None:
-        """The same numbers as *dst*, saturated; None where not all of them surely stay whole."""
+        """The same values as *dst*, saturated; None unless all certainly remain integral."""
         if dst is FLOAT16:
             if self.low < -_FP16_EXACT or self.high > _FP16_EXACT:
                 return None
@@ -269,7 +268,7 @@ class Whole(NamedTuple):
         return Whole(np.clip(self.values, first, last), low, high)
 
     def put(self, dst: DType, out: Array) -> None:
-        """Write the numbers into *out* as *dst*, to which they have been rounded or cast."""
+        """Write the values to *out* as *dst*, to which they have been rounded or cast."""
         if dst is FLOAT16:
             np.bitwise_or(*_fp16_bits(self.values), out=out.view(np.int16))
         else:
@@ -277,15 +276,15 @@ class Whole(NamedTuple):
 
 
 _FP32_TO_FP16 = np.float32(2.0**-112)
-"""fp32 numbers have exponents that are greater by 127 - 15 than those of fp16, and 13 more bits of
-significand behind them."""
+"""The exponent bias of fp32 exceeds that of fp16 by 127 - 15, and its significand has 13 more
+bits."""
 _FP16_TO_FP32 = 1 / _FP32_TO_FP16
 _MORE_BITS = 13
 _SIGN_OF_16_BITS = np.int16(-(2**15))
 
 
 def _fp16_bits(values: Array) -> tuple[Array, Array]:
-    """Exponents with significands, and signs, of whole numbers that fp16 holds; no zero has one."""
+    """Exponents with significands, and signs, of integers that fp16 holds, none of them zero."""
     signs = values.astype(np.int16)
     signs &= _SIGN_OF_16_BITS
     rest = np.multiply(values, _FP32_TO_FP16, dtype=np.float32).view(np.int32)
@@ -303,9 +302,9 @@ def cast(
     """Convert *values* to *dst*, rounding by *mode*.
 
     Sources: float32, float16, bfloat16, int8, uint8, int16, int32 arrays (int4 as int8), and int64,
-    which goes to int32 alone and saturates (assumed). int4 comes out as int8 values in [-8, 7];
-    :func:`pack_int4` makes them bytes. Integer to float ignores *mode* and rounds to nearest even
-    (asc-devkit, precision_conversion.md). The result is written to *out*, where it is given: an
+    which can only be cast to int32 and saturates (assumed). int4 results are int8 values in [-8,
+    7]; :func:`pack_int4` packs them into bytes. Integer to float ignores *mode* and rounds to
+    nearest even (asc-devkit, precision_conversion.md). The result is written to *out*, if given: an
     array of its shape and type, which may share memory with *values*. Raises ValueError on an
     unknown mode.
     """
@@ -330,16 +329,16 @@ def cast(
 
 
 _SIGN_AND_REST = np.uint32(0x8FFF_E000).astype(np.int32)
-"""Where the bits of an fp16 number lie in fp32, before its exponent is that of fp32."""
+"""The bits of an fp16 number within fp32, before its exponent is adjusted."""
 _INFINITY, _MINUS_INFINITY = 0x7C00, 0xFC00
-"""Patterns of fp16; those of the same sign that are greater are NaN."""
+"""Patterns of fp16; larger ones of the same sign are NaN."""
 _SMALLEST = np.float32(2.0**-149)
 
 
 def _widened(values: Array, out: Array | None) -> Array | None:
-    """fp16 *values* as fp32 by their bits; None where one of them is infinite or NaN.
+    """fp16 *values* as fp32 by bit manipulation; None if one of them is infinite or NaN.
 
-    Also where the processor takes subnormal numbers for zeros.
+    Also None if the processor flushes subnormal numbers to zero.
     """
     patterns = values.view(np.int16)
     if patterns.max() >= _INFINITY or values.view(np.uint16).max() >= _MINUS_INFINITY:
@@ -353,19 +352,19 @@ def _widened(values: Array, out: Array | None) -> Array | None:
 
 
 _ROUNDED_UP = 65520
-"""What is less is rounded to a finite number of fp16."""
+"""Smaller values round to a finite number of fp16."""
 _FP32_EXPONENT = np.int32(0x7F80_0000)
 _SMALLEST_NORMAL = np.int32(113 << 23)
 """That of fp16, as fp32."""
 _MORE_BITS_UP = np.int32(_MORE_BITS << 23)
-"""In an exponent of fp32: times 2^13."""
+"""Added to an fp32 exponent: times 2^13."""
 
 
 def _narrowed(values: Array) -> Array:
-    """fp32 *values* that are less than 65520 rounded to fp16, ties to even, by their bits.
+    """fp32 *values* below 65520 rounded to fp16, ties to even, by bit manipulation.
 
-    numpy takes long for each number that is subnormal in fp16. Here the processor rounds: next to
-    2^13 times its leading bit, a number has room for no more bits than fp16 has.
+    numpy is slow for each number that is subnormal in fp16. Here the processor rounds: added to
+    2^13 times its leading bit, a number has no more significant bits left than fp16 has.
     """
     leading = values.view(np.int32) & _FP32_EXPONENT
     np.maximum(leading, _SMALLEST_NORMAL, out=leading)
@@ -385,9 +384,9 @@ def _narrowed(values: Array) -> Array:
 
 
 def _looked_up(values: Array, table: Array, out: Array | None) -> Array:
-    """The entry of *table* for the bits of each value, in *out* if that is given."""
+    """The entry of *table* for the bits of each value, written to *out* if given."""
     patterns = values.view(f"u{values.itemsize}")
-    # Patterns never leave the table, so "wrap" only spares the bounds check.
+    # Patterns are always within the table, so "wrap" only avoids the bounds check.
     if values.ndim == 1:
         return np.asarray(table.take(patterns, out=out, mode="wrap"))
     if out is None:
@@ -395,20 +394,20 @@ def _looked_up(values: Array, table: Array, out: Array | None) -> Array:
     if values.ndim != 2 or values.shape[1] < _LONG_ROW or values.size < _MANY:
         out[...] = table.take(patterns, mode="wrap")
         return out
-    # Numpy makes an index of eight bytes of each pattern: those of a row stay in cache.
+    # numpy converts each pattern to an 8-byte index; row by row these stay in cache.
     for row, found in zip(patterns, out, strict=True):
         table.take(row, out=found, mode="wrap")
     return out
 
 
 def _nearly_cast(values: Array, dst: DType, mode: RoundMode, overflow: Overflow) -> Array:
-    """Numbers that numpy or ml_dtypes make the cast of, for sources of 32 and of 64 bits."""
+    """Casts through casts of numpy or ml_dtypes, for sources of 32 and of 64 bits."""
     if values.dtype == np.float32 and dst in _LAST_FLOAT32:
         whole = Whole.rounded(values, dst, mode)
         if whole is not None:
             return whole.values
     elif values.dtype == np.float32 and dst in _FLOAT_FORMAT and mode in ("rint", "none"):
-        # Both round once, to nearest even, and have infinities; a NaN fails both tests.
+        # Both round once, to nearest even, and have infinities; NaN fails both tests.
         largest = np.inf if overflow == "inf_nan" else _FLOAT_FORMAT[dst][2]
         if values.size:
             low, high = values.min(), values.max()
@@ -432,7 +431,7 @@ def _nearly_cast(values: Array, dst: DType, mode: RoundMode, overflow: Overflow)
 
 
 def pack_int4(values: Array) -> NDArray[np.uint8]:
-    """Two int4 values a byte, the first in the low nibble; the last axis must be even.
+    """Pack two int4 values per byte, the first in the low nibble; the last axis must be even.
 
     op-plugin, test_npu_quantize.py, int4s_to_int32; ops-nn, executor, pack_int4_to_int32.
 

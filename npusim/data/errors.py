@@ -1,4 +1,4 @@
-"""The errors that a user of a card would see, with the codes that CANN gives them."""
+"""The errors that a user of a card would see, with CANN's codes for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = [
 ]
 
 MOST_SHOWN = 80
-"""Characters of a value that an error repeats: more would hide what the error says."""
+"""Most characters of a value that a message repeats, so that the rest stays readable."""
 
 
 class Code(IntEnum):
@@ -34,7 +34,7 @@ class Code(IntEnum):
     """ACLNN_ERR_INNER: a function of aclnn that only later chips have."""
 
     TILING_ERROR = 561002
-    """ACLNN_ERR_INNER_TILING_ERROR: the tiling of the kernel refuses what aclnn lets through."""
+    """ACLNN_ERR_INNER_TILING_ERROR: the kernel's tiling refuses a call that aclnn accepts."""
 
     OUT_OF_MEMORY = 207001
     """ACL_ERROR_RT_MEMORY_ALLOCATION: the tensors do not fit into global memory."""
@@ -47,7 +47,7 @@ class Code(IntEnum):
 
 
 class OpError(RuntimeError):
-    """An operator refused its input, or trapped while it ran.
+    """An operator refused its input, or trapped while running.
 
     The message has the form *who: what must hold, not what came; what to do.*
     """
@@ -55,23 +55,23 @@ class OpError(RuntimeError):
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(f"{message} [{code.value}]")
         self.code = code
-        """Which CANN code the card would report."""
+        """The CANN code that the card would report."""
 
 
 class DocumentWarning(UserWarning):
-    """A call that the vendor's document excludes, and that is taken all the same."""
+    """A call is accepted although the vendor's document excludes it."""
 
 
 class HazardWarning(UserWarning):
-    """A kernel does what its flags do not make certain, and what is harmless all the same."""
+    """The flags of a kernel leave something uncertain, but harmless."""
 
 
 class SlowEngineWarning(UserWarning):
-    """Times come from the slower of two engines, since the other was not built."""
+    """Times come from the slower engine, since the compiled one was not built."""
 
 
 def callers_level() -> int:
-    """The `stacklevel` with which the caller's warning names the line outside npusim and torch."""
+    """The `stacklevel` at which a warning of the caller names the line outside npusim and torch."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and _is_inside(frame.f_globals.get("__name__")):
         level, frame = level + 1, frame.f_back
@@ -79,16 +79,16 @@ def callers_level() -> int:
 
 
 def _is_inside(module: str | None) -> bool:
-    # What torch compiles is in no module.
+    # Code compiled by torch is in no module.
     return module is None or module.partition(".")[0] in ("npusim", "torch")
 
 
 class TrapError(Exception):
-    """A kernel executed `trap`: the core stops and the host learns of it at the next sync."""
+    """A kernel executed `trap`: the core stops, and the host sees it at the next sync."""
 
 
 def shown(value: object) -> str:
-    """*value* as an error names it: one short line, whatever it is.
+    """*value* as a message names it: one short line in any case.
 
     >>> shown("qint8"), shown(np.zeros((2, 3), np.int8)), shown("a" * 100)[-5:]
     ("'qint8'", 'an array of int8 (2, 3)', 'aa...')
@@ -98,6 +98,6 @@ def shown(value: object) -> str:
     try:
         line = " ".join(repr(value).split())
     except Exception:
-        # Not every object can say what it is, and Python refuses to print the longest integers.
+        # Some objects fail to describe themselves, and Python refuses to print very long integers.
         return f"some {type(value).__name__}"
     return line if len(line) <= MOST_SHOWN else f"{line[: MOST_SHOWN - 3]}..."

@@ -1,9 +1,9 @@
-"""Products of few rows, which take no longer than to look at each number of the other factor.
+"""Products of few rows, as fast as one pass over the elements of the other factor.
 
-`product` bounds the errors of BLAS number by number, which pays where a factor meets many rows.
-Here a bound for whole columns of the left and rows of the right factor has to do: where it shows
-that float64 holds every partial sum, the only rounding is that to fp32 after each block. Where it
-does not, `product` takes the work.
+`product` bounds the errors of BLAS for each element, which pays if a factor is used with many
+rows. Here one bound for whole columns of the left and rows of the right factor is used: if it shows
+that float64 holds every partial sum exactly, the only rounding is that to fp32 after each block.
+Otherwise `product` does the work.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from npusim.data.product import (
 __all__ = ["FEW_ROWS", "add_few_rows", "few_rows_product"]
 
 FEW_ROWS = 16
-"""Those of one fractal. With more of them `product` is faster (measured)."""
+"""Rows of one fractal. With more, `product` is faster (measured)."""
 _MOST = 2**17
-"""Numbers of the right factor that are multiplied together (measured): a mebibyte of float64."""
+"""Elements of the right factor multiplied at once (measured): a mebibyte of float64."""
 
 
 def add_few_rows(a: Array, b: Array, out: Single, order: CubeOrder) -> None:
@@ -66,10 +66,10 @@ def few_rows_product(
 
 
 def _double(values: Array) -> Double:
-    """Finite *values* as float64, in the order in which they lie in memory."""
+    """Finite *values* as float64, in their memory order."""
     if values.dtype != np.float16:
         return values.astype(np.float64)
-    # numpy takes them one by one, and cast many at once.
+    # numpy converts them one by one, cast many at once.
     lies_across = values.strides[-2] < values.strides[-1]
     in_order = values.swapaxes(-1, -2) if lies_across else values
     wide = cast(in_order, FLOAT32).astype(np.float64)
@@ -77,10 +77,11 @@ def _double(values: Array) -> Double:
 
 
 def _is_exact(a: Array, b: Array, out: Single) -> bool:
-    """Whether float64 surely holds every partial sum of *out* and the products of `a @ b`.
+    """Whether float64 certainly holds every partial sum of *out* and the products of `a @ b`.
 
-    Each is a multiple of the least power of two that divides products and *out*, and no larger than
-    *out* and twice the sizes of all products: so far rounding may move an accumulator.
+    Each is a multiple of the smallest power of two that divides products and *out*, and at most
+    *out* plus twice the magnitudes of all products, since rounding may move an accumulator that
+    far.
     """
     (peaks, quanta), (others, other_quanta) = _span(a, -2), _span(b, -1)
     sizes = peaks * others
@@ -89,14 +90,14 @@ def _is_exact(a: Array, b: Array, out: Single) -> bool:
     if out.any():
         (largest,), (finest,) = _span(out.reshape(-1, 1), 0)
         reach, least = reach + largest, min(least, finest)
-    # A NaN is beyond every reach.
+    # A NaN exceeds any bound.
     return bool(reach <= REACH * least)
 
 
 def _span(values: Array, axis: int) -> tuple[Double, Double]:
-    """The largest magnitudes along *axis*, and powers of two that divide all that are not 0."""
+    """The largest magnitudes along *axis*, and powers of two that divide all non-zero elements."""
     form = _Form.of(values.dtype)
-    # Without their sign the bits of numbers are in the order of the numbers, NaN above inf.
+    # Without sign, the bits of floats are in the order of their values, with NaN above inf.
     sizes = values.view(form.bits) & form.magnitude
     peaks, smallest = sizes.max(axis=axis), sizes.min(axis=axis)
     if not smallest.all():
@@ -109,21 +110,21 @@ def _span(values: Array, axis: int) -> tuple[Double, Double]:
 
 
 _EXPONENT = 0x7FF << 52
-"""The exponent's bits of a float64."""
+"""The exponent bits of a float64."""
 
 
 class _Form(NamedTuple):
-    """How floats of a type lie in their bits."""
+    """The bit format of a float type."""
 
     bits: np.dtype[Any]
-    """An integer of as many bits."""
+    """The integer type with as many bits."""
     magnitude: Any
-    """All of them but the sign."""
+    """All bits except the sign."""
     one: Any
     last_bit: float
-    """What the last bit of 1 is worth."""
+    """The value of the last bit of 1."""
     smallest: float
-    """The least number above 0."""
+    """The smallest positive number."""
 
     @classmethod
     @cache
@@ -135,7 +136,7 @@ class _Form(NamedTuple):
 
 
 def _add(a: Double, b: Double, out: Single, width: int) -> None:
-    """Add the products of *a* and *b* to *out*, which is rounded after each block of *width*."""
+    """Add the products of *a* and *b* to *out*, rounding after each block of *width*."""
     *outer, m, k = a.shape
     blocks, rest = divmod(k, width)
     whole, n = k - rest, b.shape[-1]

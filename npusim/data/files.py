@@ -1,4 +1,4 @@
-"""Files: only regular ones are read or replaced, and each is written whole or not at all."""
+"""Files: only regular ones are read or replaced, and each is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-"""Type of an entry -> what people call it."""
+"""File type -> its everyday name."""
 PREFIX = ".npusim-"
-"""Begins the name of a folder in which something is made ready."""
+"""Prefix of temporary folders."""
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
-"""What a file system without hard links says."""
+"""Errors of file systems without hard links."""
 
 
 class FileError(ValueError):
-    """A file cannot be written, or must not be."""
+    """A file cannot be written, or must not be overwritten."""
 
 
 def described(mode: int) -> str:
-    """What the entry with the *mode* of a stat is called."""
+    """The name of the kind of file with the *mode* of a stat."""
     return KINDS[stat.S_IFMT(mode)]
 
 
@@ -61,7 +61,7 @@ def described(mode: int) -> str:
 
 
 def opened(path: Path) -> BufferedReader:
-    """Open the regular file at *path*, possibly behind links; raises OSError for anything else.
+    """Open the regular file at *path*, following links; raises OSError for anything else.
 
     A named pipe would block, and a device may never end.
     """
@@ -74,7 +74,7 @@ def opened(path: Path) -> BufferedReader:
 
 
 def content(path: Path, most_bytes: int) -> bytes:
-    """All of the regular file at *path*; raises OSError, also if it has more than *most_bytes*."""
+    """The content of the regular file at *path*; raises OSError, also above *most_bytes*."""
     with opened(path) as file:
         found = file.read(most_bytes + 1)
     if len(found) > most_bytes:
@@ -88,7 +88,7 @@ def content(path: Path, most_bytes: int) -> bytes:
 def reason(error: OSError) -> str:
     """Why a write failed, in words.
 
-    numpy and others raise an error without a number where fewer bytes were written than asked for.
+    numpy and others raise an error without a number if fewer bytes were written than requested.
 
     >>> reason(OSError("65536 requested and 1000 written"))
     'only part of it could be written, so the disk may be full'
@@ -97,7 +97,7 @@ def reason(error: OSError) -> str:
 
 
 def taken(path: Path) -> int | None:
-    """The mode of what is at *path* itself, links not followed; None where nothing is."""
+    """The mode of the entry at *path* itself, not following links; None if there is none."""
     try:
         return path.lstat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -105,9 +105,9 @@ def taken(path: Path) -> int | None:
 
 
 def check_place(path: Path, force: bool, command: str) -> None:
-    """Refuse a *path* that cannot be written or must not be, before a *command* takes its time.
+    """Refuse a *path* that cannot or must not be written, before a *command* does its work.
 
-    Only a regular file is replaced, and only if *force* says so. Raises FileError.
+    Only a regular file is replaced, and only with *force*. Raises FileError.
     """
     try:
         _check_free(path, force, command)
@@ -141,9 +141,9 @@ def _check_free(path: Path, force: bool, command: str) -> None:
 
 
 def write(path: Path, fill: Callable[[Path], object], command: str, *, force: bool = False) -> None:
-    """Have *fill* write a file next to *path*, and put it there once it is whole.
+    """Let *fill* write a temporary file next to *path*, and move it there when complete.
 
-    Of several that write one new file at once, one succeeds. Raises FileError.
+    If several processes write one new file at once, one succeeds. Raises FileError.
     """
     target = path.parent.resolve() / path.name
 
@@ -163,7 +163,7 @@ def write(path: Path, fill: Callable[[Path], object], command: str, *, force: bo
         target.parent.mkdir(parents=True, exist_ok=True)
         made_next_to(target, ready, put)
     except FileExistsError:
-        # It came between the look and the link.
+        # It was created between the check and the link.
         _check_free(path, force, command)
         raise
     except OSError as error:
@@ -171,9 +171,9 @@ def write(path: Path, fill: Callable[[Path], object], command: str, *, force: bo
 
 
 def put_new(new: Path, target: Path) -> None:
-    """Give *new*, a file or a folder, the name *target*; raises OSError where that is taken."""
+    """Rename *new*, a file or a folder, to *target*; raises OSError if that exists."""
     if new.is_dir():
-        new.rename(target)  # over nothing but an empty folder
+        new.rename(target)  # replaces nothing but an empty folder
         return
     try:
         target.hardlink_to(new)
@@ -194,10 +194,10 @@ def _unwritable(path: Path, command: str, error: OSError) -> FileError:
 def made_next_to(
     target: Path, fill: Callable[[Path], Result], put: Callable[[Result], None]
 ) -> Result:
-    """Have *fill* write into a folder next to *target*, and *put* what it made in its place.
+    """Let *fill* write to a folder next to *target*, and *put* move the result into place.
 
-    The folder is removed whatever happens: a signal that ends the process waits for that, and for
-    *put*, which is not interrupted.
+    The folder is removed in any case: a signal that ends the process waits for that, and for *put*,
+    which is not interrupted.
     """
     with _held_back(("SIGINT", "SIGTERM", "SIGHUP")) as ending:
         with TemporaryDirectory(prefix=PREFIX, dir=target.parent) as temporary:
@@ -212,25 +212,25 @@ def made_next_to(
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Have signals that end a process unwind the body, and exit with 128 and their number.
+    """Let signals that end a process unwind the context, and exit with 128 plus their number.
 
-    A process that just ends leaves what it has begun: files, workers, a terminal without a cursor.
+    A process that just dies leaves files, workers, or a terminal without a cursor behind.
     """
     with _held_back(("SIGTERM", "SIGHUP")) as ending:
         with suppress(_EndedError), ending.let_through():
             yield
         if ending.came is not None:
-            # The way in which a shell counts.
+            # The exit code that shells use.
             number, ending.came = ending.came, None
             sys.exit(128 + number)
 
 
 class _EndedError(BaseException):
-    """A signal came that ends the process."""
+    """A signal arrived that ends the process."""
 
 
 class _Ending:
-    """Notes a signal, and ends what may be interrupted."""
+    """Records a signal, and ends what may be interrupted."""
 
     def __init__(self) -> None:
         self.came: int | None = None
@@ -244,7 +244,7 @@ class _Ending:
 
     @contextmanager
     def let_through(self) -> Iterator[None]:
-        """Let a signal interrupt the body; one that came before, or was lost in it, ends it too."""
+        """Let a signal interrupt the context; one that came before, or got lost, ends it too."""
         self._passes = True
         try:
             yield
@@ -256,10 +256,10 @@ class _Ending:
 
 @contextmanager
 def _held_back(names: Sequence[str]) -> Iterator[_Ending]:
-    """Hold signals back that would end the process; then they do what they did before."""
+    """Hold back signals that would end the process; afterwards they act as before."""
     ending = _Ending()
     before = {}
-    # Python runs handlers in its main thread, and only there can they be set.
+    # Python runs handlers in its main thread, and they can only be set there.
     if threading.current_thread() is threading.main_thread():
         usual = (signal.SIG_DFL, signal.default_int_handler)
         # A system may lack some of them.

@@ -1,4 +1,4 @@
-"""Folders that commands leave: written whole or not at all, and known before they are replaced."""
+"""Output folders of commands: written completely or not at all, and recognised before replacing."""
 
 from __future__ import annotations
 
@@ -19,34 +19,35 @@ Result = TypeVar("Result")
 
 
 class FolderError(ValueError):
-    """A folder cannot be written, or must not be."""
+    """A folder cannot be written, or must not be overwritten."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a command leaves in a folder, so that an earlier one is known before it is replaced."""
+    """The kind of folder that a command writes, so that an earlier one can be recognised."""
 
     command: str
     record: str
-    """A file that each such folder has."""
+    """A file in every such folder."""
     made: Callable[[Path], frozenset[str]]
-    """What npusim wrote into a folder, as paths below it; raises ValueError if it wrote none."""
+    """The files that npusim wrote, relative to a folder; raises ValueError if it wrote none."""
     forced_by: str = "add --force"
-    """What allows to replace an earlier one."""
+    """How to allow replacing an earlier one."""
 
 
 OF_INSIGHT = re.compile(r".*_mindstudio_insight_data\.db(-wal|-shm)?")
-"""What MindStudio Insight leaves next to a file that it has opened, made of that file alone: it is
-replaced with the folder (found by opening one with Ascend/msinsight's server)."""
+"""Files that MindStudio Insight leaves next to a file that it has opened, derived from that file
+alone, so they are replaced with the folder (found by opening one with Ascend/msinsight's
+server)."""
 TRIES = 10
-"""A process that replaces a folder while others do tries so often."""
+"""Attempts to replace a folder while other processes do the same."""
 
 
 def check(folder: Path, force: bool, kind: Kind) -> None:
-    """Refuse a *folder* that cannot be written or must not be, before a command takes its time.
+    """Refuse a *folder* that cannot or must not be written, before a command does its work.
 
-    One that holds something may be replaced only if *force* says so, and if it holds nothing but
-    what an earlier command of the same *kind* wrote.
+    A folder with content may be replaced only with *force*, and only if everything in it was
+    written by an earlier command of the same *kind*.
     """
     who = f"{kind.command}: the folder {folder}"
     try:
@@ -77,7 +78,7 @@ def _held(folder: Path, name: str, kind: Kind) -> FolderError:
 
 
 def _check_earlier(folder: Path, where: Path, kind: Kind) -> None:
-    """Raise FolderError unless all that is in *where* was written by npusim, to be in *folder*."""
+    """Raise FolderError unless npusim wrote everything in *where*, which was *folder*."""
     who = f"{kind.command}: the folder {folder}"
     names = sorted(os.listdir(where))
     if kind.record not in names:
@@ -108,10 +109,10 @@ def _check_earlier(folder: Path, where: Path, kind: Kind) -> None:
 def write(
     fill: Callable[[Path], Result], folder: Path, kind: Kind, *, force: bool = False
 ) -> Result:
-    """Have *fill* write files into *folder*, in place of what *check* let pass; returns its answer.
+    """Let *fill* write files to *folder*, replacing what *check* accepted; return its answer.
 
-    It is given another folder, new and empty, which then takes the place of *folder*. Of several
-    that write one new folder at once, one succeeds; the others raise FolderError.
+    It receives another, empty folder, which then replaces *folder*. If several processes write one
+    new folder at once, one succeeds; the others raise FolderError.
     """
     target = folder.resolve()
 
@@ -131,7 +132,7 @@ def write(
 
 
 def _place(new: Path, folder: Path, target: Path, kind: Kind) -> None:
-    """Give *new* the name *target*, where there is nothing, or an empty folder."""
+    """Rename *new* to *target*, where there is nothing, or an empty folder."""
     try:
         new.rename(target)
     except OSError as error:
@@ -140,12 +141,12 @@ def _place(new: Path, folder: Path, target: Path, kind: Kind) -> None:
         try:
             names = os.listdir(target)
         except FileNotFoundError:
-            names = []  # another process has moved it away
+            names = []  # moved away by another process
         raise _held(folder, min(names, default="something"), kind) from None
 
 
 def _put(new: Path, folder: Path, target: Path, kind: Kind, force: bool) -> None:
-    """Put *new* in the place of *target*; of an earlier folder of the same *kind* if *force*."""
+    """Move *new* to *target*; with *force* it may replace an earlier folder of the same *kind*."""
     moved: Path | None = None
     try:
         for number in range(TRIES):
@@ -159,9 +160,9 @@ def _put(new: Path, folder: Path, target: Path, kind: Kind, force: bool) -> None
             try:
                 target.rename(old)
             except FileNotFoundError:
-                continue  # another one, who may replace it too, was quicker
+                continue  # another process, which may replace it too, was faster
             moved = old
-            # What is looked at here can no longer be reached under its name.
+            # What is checked here is no longer reachable by its name.
             _check_earlier(folder, old, kind)
     except BaseException:
         if moved is not None:
@@ -173,7 +174,7 @@ def _put_back(old: Path, target: Path) -> None:
     if taken(target) is None:
         old.rename(target)
     else:
-        # Another process has written there meanwhile: both stay.
+        # Another process has written there in the meantime: both remain.
         old.rename(old.parent.with_suffix(".old"))
 
 

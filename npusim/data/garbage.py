@@ -1,4 +1,4 @@
-"""When Python looks for garbage in cycles."""
+"""When Python collects cyclic garbage."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from contextlib import contextmanager
 __all__ = ["collected_seldom", "uncollected"]
 
 SELDOM = 50_000
-"""Objects that are made, and not let go of, before Python looks among them; its own 700 are a
-hundred and more searches while modules are loaded."""
+"""Objects created, and not freed, before Python searches them; its default of 700 causes more than
+a hundred searches while modules are loaded."""
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Let Python look for no garbage in cycles in here.
+    """Disable the collection of cyclic garbage within the context.
 
-    The programs of a launch, and what is found of them, are up to millions of objects without a
-    cycle. To go through them again and again took a third of the time of the checks.
+    The programs of a launch, and results about them, are up to millions of objects without cycles.
+    Searching them repeatedly took a third of the time of the checks.
     """
     if not gc.isenabled():
         yield
@@ -32,9 +32,9 @@ def uncollected() -> Iterator[None]:
 
 @contextmanager
 def collected_seldom() -> Iterator[None]:
-    """Let Python look for garbage in cycles seldom in here, and no more when the process ends.
+    """Collect cyclic garbage rarely within the context, and not at all when the process ends.
 
-    For a process that does one thing: what it loads is there until its end.
+    For a process that does one thing: what it loads stays until its end.
     """
     before = gc.get_threshold()
     gc.set_threshold(SELDOM)

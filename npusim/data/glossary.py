@@ -1,4 +1,4 @@
-"""The glossary: the terms that pages, messages and documents share, in English and Chinese.
+"""The glossary: terms shared by pages, messages and documents, in English and Chinese.
 
 >>> find("MTE2").name_zh
 '搬入流水 MTE2'
@@ -16,7 +16,7 @@ from typing import Any
 __all__ = ["MOST_TERMS", "GlossaryError", "Term", "find", "read", "terms"]
 
 MOST_TERMS = 60
-"""A newcomer learns no more of them."""
+"""More would be too many for a newcomer to learn."""
 TEXTS = ("name", "name_zh", "meaning", "meaning_zh")
 
 
@@ -34,17 +34,17 @@ class Term:
     """One or two sentences."""
     meaning_zh: str
     aliases: tuple[str, ...] = ()
-    """Other spellings, as pages, profilers and the vendor's documents have them."""
+    """Other spellings, as used in pages, profilers and the vendor's documents."""
 
 
 @cache
 def terms() -> tuple[Term, ...]:
-    """All of them, in alphabetical order."""
+    """All terms, in alphabetical order."""
     return read((files(__package__) / "glossary.toml").read_text(encoding="utf-8"))
 
 
 def find(word: str) -> Term | None:
-    """The term that *word* names, by its name or an alias in any case; None if there is none."""
+    """The term called *word*, by its name or an alias in any case; None if there is none."""
     return _by_word().get(word.casefold())
 
 

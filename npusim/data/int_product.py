@@ -1,4 +1,4 @@
-"""Integer products of the cube, exact by float32 BLAS on blocks of k that cannot round."""
+"""Integer products of the cube, exact through float32 BLAS on blocks of k that cannot round."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ _INT_ROWS = 512
 def int_product(a: Array, b: Array) -> Wide:
     """The exact product `(..., m, n)` of *a* `(..., m, k)` and *b* `(..., k, n)`.
 
-    Operands are int8, int4, or float32 that hold int8 values, which spares the conversion. The
-    result is int32, for k beyond 131071 int64. Raises TypeError or ValueError on other operands.
+    Operands are int8, int4, or float32 with int8 values, which avoids the conversion. The result is
+    int32, or int64 for k beyond 131071. Raises TypeError or ValueError on other operands.
     """
     shape = product_shape("product.int_product", a, b, (INT8, INT4, FLOAT32))
     k = a.shape[-1]
@@ -81,7 +81,7 @@ def _fill_int_product(a: Single, b: Single, total: Wide) -> None:
 def accumulate_int(start: NDArray[np.int32], product: Wide) -> NDArray[np.int32]:
     """*start* plus *product*, saturated to int32 (asc-devkit, Mmad.md: integers only saturate).
 
-    That page does not say whether single products or whole micro-ops saturate; here it is the sum.
+    That page does not say whether single products or whole micro-ops saturate; here the sum does.
     """
     total = np.add(start, product, dtype=np.int64)
     return np.clip(total, -(2**31), 2**31 - 1, out=total).astype(np.int32)

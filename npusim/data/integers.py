@@ -1,4 +1,4 @@
-"""Whole numbers: how many pieces cover an extent, multiples near a number, and distinct ones."""
+"""Integers: how many pieces cover an extent, multiples near a number, and distinct values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def ceil_div(extent: int, size: int) -> int:
 
 
 def align_up(extent: int, unit: int) -> int:
-    """*extent* up to a whole number of *unit*.
+    """*extent* rounded up to a multiple of *unit*.
 
     >>> align_up(17, 16)
     32
@@ -27,7 +27,7 @@ def align_up(extent: int, unit: int) -> int:
 
 
 def align_down(extent: int, unit: int) -> int:
-    """*extent* down to a whole number of *unit*, but at least one.
+    """*extent* rounded down to a multiple of *unit*, but at least one.
 
     >>> align_down(40, 16), align_down(7, 16)
     (32, 16)
@@ -38,7 +38,7 @@ def align_down(extent: int, unit: int) -> int:
 def distinct(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
     """*numbers* `(count,)` in ascending order, each once.
 
-    The first np.unique of a process loads masked arrays, for as long as a small launch takes.
+    The first np.unique of a process imports masked arrays, which takes as long as a small launch.
 
     >>> distinct(np.array([3, 1, 3]))
     array([1, 3])

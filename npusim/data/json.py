@@ -1,4 +1,4 @@
-"""What is written as JSON."""
+"""Writing JSON."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 __all__ = ["Json", "json_text"]
 
 Json = dict[str, Any]
-"""An object of JSON: key -> a value, a list, or an object in it."""
+"""A JSON object: key -> a value, a list, or a nested object."""
 
 
 def json_text(value: object) -> str:
     """*value* as JSON text, the same bytes for the same value."""
-    # The one control character that json leaves as it is.
+    # The only control character that json does not escape.
     return json.dumps(value, indent=2, allow_nan=False).replace("\x7f", "\\u007f")

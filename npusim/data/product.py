@@ -2,12 +2,12 @@
 
 Integer products are exact. For fp16 and bf16 the order of the additions inside the cube is not
 public; the model is *ascending k, one block at a time: its products and their sum exact, added to
-the fp32 accumulator with one rounding to nearest even*. :data:`CubeOrder` says how wide a block is.
-NaN and inf follow IEEE 754 (asc-devkit, Mmad.md, special values); a zero always comes out as +0.
+the fp32 accumulator with one rounding to nearest even*. :data:`CubeOrder` is the width of a block.
+NaN and inf follow IEEE 754 (asc-devkit, Mmad.md, special values); a zero result is always +0.
 
-BLAS does the work, in an order that is not specified. So each route says why it does not matter:
-every partial sum is exact, or the error is bounded, and what the bound leaves open is computed once
-more without error.
+BLAS does the work, in an unspecified order. So each route states why the order does not matter:
+every partial sum is exact, or the error is bounded, and results that the bound leaves uncertain are
+recomputed without error.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 CubeOrder = Literal["k16", "k8", "k4", "k1"]
-"""How many products the cube adds up before it rounds: 16 (one fractal of fp16), 8, 4 or 1."""
+"""How many products the cube sums before it rounds: 16 (one fractal of fp16), 8, 4 or 1."""
 
 WIDTHS = {"k16": 16, "k8": 8, "k4": 4, "k1": 1}
 
@@ -47,16 +47,16 @@ Single = NDArray[np.float32]
 
 # ---- floats ----
 
-# A tile of float64 and what it is added to stay in the second cache of a processor (measured).
+# A float64 tile and what it is added to stay in the second-level cache (measured).
 _TILE_COLUMNS, _TILE_SUMS = 512, 2**15
-# A float64 that lies halfway between two fp32 has the first of its 29 low bits set, and no other.
+# A float64 halfway between two fp32 has the first of its 29 low bits set, and no other.
 _ABOVE_TIE, _TIE = 35, -(2**63)
 _MAGNITUDE = np.int32(2**31 - 1)
-"""All bits of an fp32 but its sign."""
+"""All bits of an fp32 except its sign."""
 REACH = 2.0**53 - 2.0**40
-"""So many multiples of a power of two float64 holds; some are left out, as bounds were rounded."""
+"""Multiples of a power of two that float64 holds, less a margin since bounds were rounded."""
 _BLOCKS_AHEAD = 8
-"""Blocks that are looked at together: their bounds grow slowly enough."""
+"""Blocks that are tested together: their bounds grow slowly enough."""
 _NO_ROWS = np.zeros(0, np.intp)
 
 
@@ -96,7 +96,7 @@ def float_product(a: Array, b: Array, start: Single, order: CubeOrder = "k16") -
 def add_float_product(left: LeftFactor, right: RightFactor, out: Single, order: CubeOrder) -> None:
     """Add the product of *left* `(m, k)` and *right* `(k, n)` to *out* `(m, n)`.
 
-    Both are made for *order*.
+    Both must have been made for *order*.
     """
     with np.errstate(all="ignore"), one_thread():
         _accumulate(left, right, out, WIDTHS[order])
@@ -106,11 +106,11 @@ def add_float_product(left: LeftFactor, right: RightFactor, out: Single, order: 
 
 @dataclass(frozen=True, slots=True)
 class LeftFactor:
-    """A left factor `(m, k)` in float64, filled up with zeros to whole blocks of k."""
+    """A left factor `(m, k)` in float64, padded with zeros to whole blocks of k."""
 
     values: Double
     quanta: Double
-    """`(k, m)`: no more than a power of two that divides each number; inf for zero."""
+    """`(k, m)`: at most a power of two that divides the element; inf for zero."""
     finite: bool
 
     @classmethod
@@ -121,11 +121,11 @@ class LeftFactor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it takes on the host."""
+        """Bytes of host memory."""
         return self.values.nbytes + self.quanta.nbytes
 
     def sizes(self, rows: slice) -> Double:
-        """Magnitudes in *rows*, and 0 for inf and NaN."""
+        """Magnitudes in *rows*, with 0 for inf and NaN."""
         sizes = np.abs(self.values[rows])
         if not self.finite:
             np.copyto(sizes, 0, where=~np.isfinite(sizes))
@@ -134,13 +134,13 @@ class LeftFactor:
 
 @dataclass(frozen=True, slots=True)
 class RightFactor:
-    """A right factor `(k, n)` in float64, filled up with zeros to whole blocks of k."""
+    """A right factor `(k, n)` in float64, padded with zeros to whole blocks of k."""
 
     values: Double
     peaks: Double
-    """`(tiles, k)`: the largest magnitude in the columns of each tile, inf and NaN left out."""
+    """`(tiles, k)`: the largest magnitude in the columns of each tile, without inf and NaN."""
     quanta: Double
-    """`(tiles, k)`: no more than a power of two that divides all of these columns."""
+    """`(tiles, k)`: at most a power of two that divides all of these columns."""
     finite: bool
 
     @classmethod
@@ -155,12 +155,12 @@ class RightFactor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it takes on the host."""
+        """Bytes of host memory."""
         return self.values.nbytes + self.peaks.nbytes + self.quanta.nbytes
 
 
 def _filled(values: Array, k_axis: int, width: int) -> tuple[Double, Double, bool]:
-    """*values* in whole blocks, their magnitudes without inf and NaN, whether all are finite."""
+    """*values* in whole blocks, magnitudes without inf and NaN, and whether all are finite."""
     shape = list(values.shape)
     shape[k_axis] = ceil_div(shape[k_axis], width) * width
     filled = np.zeros(shape)
@@ -174,10 +174,11 @@ def _filled(values: Array, k_axis: int, width: int) -> tuple[Double, Double, boo
 
 
 def _quanta(sizes: Double) -> Double:
-    """At most the lowest set bit of each number; inf for zero."""
+    """At most the lowest set bit of each element; inf for zero."""
     bits = sizes.view(np.int64)
-    # Less one, the lowest set bit falls: the gap is that bit. A power of two has none in its
-    # significand and loses one of its exponent: the gap is then half of it or more.
+    # Subtracting one from the pattern clears the lowest set bit: the difference is that bit. A
+    # power of two has no bit set in its significand and loses one of its exponent: the difference
+    # is then at least half of it.
     rest = bits - 1
     rest &= bits
     gaps = np.subtract(sizes, rest.view(np.float64), out=rest.view(np.float64))
@@ -211,24 +212,25 @@ def _accumulate(left: LeftFactor, right: RightFactor, out: Single, width: int) -
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """What is known beforehand of the errors in one tile of *rows* x *columns*.
+    """Error bounds for one tile of *rows* x *columns*, known in advance.
 
     Let u = 2^-53, P the sum of |a b| over a block, q a power of two that divides each a b, and
-    T = |start| + 2 x the P of all blocks so far. |accumulator| <= T: rounding to nearest moves a
-    number that fp32 holds by no more than twice what is added to it.
+    T = |start| + 2 x the P of all blocks so far. |accumulator| <= T: rounding to nearest moves an
+    fp32 number by no more than twice what is added to it.
 
-    *Exact*: q divides the accumulator too, as rounding only clears low bits. While T <= 2^53 q for
-    the least q so far of a row, float64 holds every partial sum of that row; what is left is the
-    one rounding to fp32. T and q may begin at any block, with the accumulator as it is there.
+    *Exact*: q also divides the accumulator, since rounding only clears low bits. While T <= 2^53 q
+    for the least q so far of a row, float64 holds every partial sum of that row; only the one
+    rounding to fp32 remains. T and q may start at any block, with the accumulator at that point.
 
-    *Ties*: while P <= 2^53 q the block's sum is exact, so only adding the accumulator rounds. A
-    number rounded twice comes out wrong only if the first time it becomes a tie of the second. (Of
-    fp32's subnormals the ties lie elsewhere; but if 2^-149 divides all, no such sum rounds at all.)
+    *Ties*: while P <= 2^53 q the block's sum is exact, so only adding the accumulator rounds.
+    Double rounding is wrong only if the first rounding produces a tie of the second. (Ties of fp32
+    subnormals are elsewhere; but if 2^-149 divides all, no such sum rounds at all.)
 
-    *Doubtful* rows are the rest. BLAS is off by at most (w - 1) u P (1 + tiny), adding the
-    accumulator by u T, adding or taking a tolerance e by u (T + e). With e >= all these the true
-    sum lies between the two candidates before they are rounded; rounding is monotone, so where
-    both give the same fp32 number, it is the right one. 2 u (w P + 2 T) is twice what is needed.
+    *Doubtful* rows are the rest. The error of BLAS is at most (w - 1) u P (1 + tiny), that of
+    adding the accumulator u T, and of adding or subtracting a tolerance e u (T + e). If e >= all
+    these, the true sum lies between the two candidates before they are rounded; rounding is
+    monotone, so if both give the same fp32 number, it is the right one. 2 u (w P + 2 T) is twice
+    what is needed.
     """
 
     bounds: Double
@@ -236,7 +238,7 @@ class _Tile:
     quanta: Double
     """q, `(blocks, rows)`"""
     finest: Double
-    """`(blocks, rows)`: the least q so far."""
+    """`(blocks, rows)`: the smallest q so far."""
     doubtful: NDArray[np.bool_]
     """`(blocks, rows)`"""
     is_any_doubtful: bool
@@ -288,19 +290,20 @@ class _Tile:
         out[...] = total
 
     def _inexact(self, block: int, total: Single) -> list[NDArray[np.intp]]:
-        """The rows of which float64 may not hold a partial sum, for some blocks, the last first.
+        """The rows, per block, of which float64 may not hold a partial sum; the last block first.
 
-        *total* is the accumulator before *block*, the first of them.
+        *total* is the accumulator before *block*, the first of these blocks.
         """
         blocks = slice(block, block + _BLOCKS_AHEAD)
-        # Without their sign the bits of numbers are in the order of the numbers, NaN above inf.
+        # Without sign, the bits of floats are in the order of their values, with NaN above inf.
         sizes = (total.view(np.int32) & _MAGNITUDE).max(axis=1).view(np.float32)
         largest = sizes + 2 * np.cumsum(self.bounds[blocks], axis=0)
-        # A NaN is beyond every reach.
+        # A NaN exceeds any bound.
         beyond = ~(largest <= REACH * self.finest[blocks])
         rows = np.flatnonzero(beyond.any(axis=0))
         if rows.size:
-            # Rounding has cleared low bits: the accumulator as it is may be a multiple of more.
+            # Rounding has cleared low bits, so the accumulator may now be a multiple of a larger
+            # power.
             now = _quanta(np.abs(total[rows]).astype(np.float64)).min(axis=1)
             finest = np.minimum(np.minimum.accumulate(self.quanta[blocks, rows], axis=0), now)
             beyond[:, rows] = ~(largest[:, rows] <= REACH * finest)
@@ -313,7 +316,7 @@ class _Tile:
     def _is_open(
         self, block: int, rows: NDArray[np.intp], total: Single, sums: Double, wide: Double
     ) -> bool:
-        """Whether float64 lost something of a tie in *rows*, or one of them is doubtful.
+        """Whether float64 may have lost part of a tie in *rows*, or one of them is doubtful.
 
         *total* is the accumulator before *block*, *sums* its product, *wide* both together.
         """
@@ -336,9 +339,9 @@ class _Tile:
         sums: Double,
         wide: Double,
     ) -> Single:
-        """*start* plus one block's product, of which *sums* is what BLAS found, for *rows*.
+        """*start* plus one block's product for *rows*; *sums* is the product by BLAS.
 
-        *wide* is their sum as float64 holds it. All but *b* are of these rows alone.
+        *wide* is their sum in float64. All arguments except *b* have these rows only.
         """
         total = wide.astype(np.float32)
         ties = np.flatnonzero(wide.view(np.int64) << _ABOVE_TIE == _TIE)
@@ -353,7 +356,7 @@ class _Tile:
 
 
 def _settled(a: Double, b: Double, start: Single, wide: Double, tolerances: Double) -> Single:
-    """*start* plus one block's product, of which *wide* is within *tolerances* of each row."""
+    """*start* plus one block's product; *wide* is within *tolerances* of it in each row."""
     low, high = (wide - tolerances).astype(np.float32), (wide + tolerances).astype(np.float32)
     i, j = np.nonzero(low.view(np.int32) != high.view(np.int32))
     if i.size:
@@ -362,9 +365,9 @@ def _settled(a: Double, b: Double, start: Single, wide: Double, tolerances: Doub
 
 
 def _restore_nonfinite(a: Double, b: Double, sums: Double) -> None:
-    """Compute rows and columns with inf or NaN by plain sums: some BLAS skip products with zero.
+    """Compute rows and columns with inf or NaN by plain sums, as some BLAS skip products with zero.
 
-    Each of these sums is inf or NaN, whatever the order.
+    Each of these sums is inf or NaN, in any order.
     """
     rows, columns = ~np.isfinite(a).all(axis=1), ~np.isfinite(b).all(axis=0)
     sums[rows] = np.einsum("ik,kj->ij", a[rows], b)
@@ -379,15 +382,15 @@ def _two_sum(x: Double, y: Double) -> tuple[Double, Double]:
 
 
 def _to_single(total: Double, rest: Double) -> Single:
-    """``total + rest`` with one rounding, where *total* is the nearest float64."""
-    # Rounded to odd, 53 bits show on which side of every fp32 tie the sum lies.
+    """``total + rest`` with one rounding, if *total* is the nearest float64."""
+    # Rounded to odd, 53 bits are enough to tell on which side of any fp32 tie the sum lies.
     even = (total.view(np.int64) & 1) == 0
     neighbour = np.nextafter(total, np.copysign(np.inf, rest))
     return cast(Single, np.where(even & (rest != 0), neighbour, total).astype(np.float32))
 
 
 def _extracted(terms: Double, sigma: Double) -> tuple[Double, Double]:
-    """The bits of *terms* above 2^-53 *sigma*, as their sum, and what lies below.
+    """The bits of *terms* above 2^-53 *sigma*, as their sum, and the remainders.
 
     *sigma* is a power of two, at least 32 times each of up to 30 terms: no addition here rounds
     (Rump, Ogita, Oishi, "Accurate floating-point summation part I").

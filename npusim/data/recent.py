@@ -1,4 +1,4 @@
-"""What is worked out when somebody asks, and let go of when much else was asked for since."""
+"""Cached properties whose values are dropped when much else was computed since."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from weakref import ref
 __all__ = ["Recent", "recent"]
 
 MOST_BYTES = 1 << 26
-"""All values together have at most so many, but for the last one: 64 MiB, the times of all
-micro-ops of an int8 product of 8192 cubed."""
+"""Limit for all values together, except the last one: 64 MiB, the times of all micro-ops of an
+int8 product of 8192 cubed."""
 
 Owner = TypeVar("Owner")
 Value = TypeVar("Value")
 
 
 class Recent(Generic[Owner, Value]):
-    """A cached property whose value may go, to be worked out again: see :func:`recent`."""
+    """A cached property whose value may be dropped and recomputed: see :func:`recent`."""
 
     def __init__(self, find: Callable[[Owner], Value], nbytes: Callable[[Value], int]) -> None:
         self._find, self._nbytes = find, nbytes
@@ -45,7 +45,7 @@ class Recent(Generic[Owner, Value]):
 
 
 class _Values:
-    """The values that there are, the oldest first; safe for several threads."""
+    """All cached values, the oldest first; safe for several threads."""
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
@@ -54,7 +54,7 @@ class _Values:
         self._lock = Lock()
 
     def add(self, instance: object, name: str, nbytes: int) -> None:
-        """The value *name* of *instance* is there; older ones go where there is no room."""
+        """Record the value *name* of *instance*; drop older ones if there is no room."""
         with self._lock:
             key = ref(instance), name
             self._nbytes += nbytes - self._values.pop(key, 0)
@@ -72,9 +72,9 @@ _ALL = _Values(MOST_BYTES)
 def recent(
     nbytes: Callable[[Value], int],
 ) -> Callable[[Callable[[Owner], Value]], Recent[Owner, Value]]:
-    """A cached property whose values go, the oldest first, once all take more than MOST_BYTES.
+    """A cached property whose values are dropped, oldest first, above MOST_BYTES in total.
 
-    *nbytes* says what a value takes. It is for what hangs on objects that live long, such as the
-    entries of a cache, so that these do not grow when somebody looks at them.
+    *nbytes* gives the size of a value. Meant for objects that live long, such as the entries of a
+    cache, so that these do not grow when they are inspected.
     """
     return lambda find: Recent(find, nbytes)

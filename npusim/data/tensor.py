@@ -1,4 +1,4 @@
-"""Tensors in global memory: what an operator is given, and what it gives back."""
+"""Tensors in global memory: the inputs and outputs of an operator."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ __all__ = [
 LAYOUTS = ("ND", "FRACTAL_NZ")
 
 ALLOCATION_BYTES = 512
-"""torch_npu's allocator gives whole blocks of 512 bytes."""
+"""torch_npu's allocator uses whole blocks of 512 bytes."""
 SLACK_BYTES = 32
-"""It adds a data block to each request first, so that copies in whole blocks may run over the end.
+"""It adds a data block to each request first, so that copies in whole blocks may run past the end.
 
 Both: Ascend/pytorch@9e73e70 torch_npu/csrc/core/npu/NPUCachingAllocator.cpp, round_size.
 """
@@ -40,7 +40,7 @@ Both: Ascend/pytorch@9e73e70 torch_npu/csrc/core/npu/NPUCachingAllocator.cpp, ro
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class TensorSpec:
-    """A tensor without its values: in place of an array it asks for time only.
+    """A tensor without values; passed instead of an array, it requests the time only.
 
     >>> TensorSpec((8192, 8192), "float16").nbytes
     134217728
@@ -50,7 +50,7 @@ class TensorSpec:
     dtype: str
     layout: str = "ND"
     transposed: bool = False
-    """Whether the last two dimensions lie in memory the other way round: see :attr:`T`."""
+    """Whether the last two dimensions are swapped in memory: see :attr:`T`."""
 
     def __post_init__(self) -> None:
         shape = self.shape
@@ -84,17 +84,17 @@ class TensorSpec:
 
     @property
     def element(self) -> DType:
-        """The element type behind the name."""
+        """The element type called `dtype`."""
         return dtype_named(self.dtype)
 
     @property
     def size(self) -> int:
-        """How many elements there are."""
+        """Number of elements."""
         return prod(self.shape)
 
     @property
     def storage_shape(self) -> tuple[int, ...]:
-        """The shape as it lies in memory: FRACTAL_NZ is `(..., n1, m1, 16, C0)`.
+        """The shape in memory: FRACTAL_NZ is `(..., n1, m1, 16, C0)`.
 
         >>> TensorSpec((100, 40), "int8", "FRACTAL_NZ").storage_shape
         (2, 7, 16, 32)
@@ -107,12 +107,12 @@ class TensorSpec:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes they take in global memory."""
+        """Bytes in global memory."""
         return self.element.nbytes(prod(self.storage_shape))
 
     @property
     def T(self) -> TensorSpec:  # noqa: N802 (numpy's and torch's name)
-        """The same memory seen as its transpose: the last two dimensions change places.
+        """The transpose, in the same memory: the last two dimensions are swapped.
 
         >>> TensorSpec((256, 320), "int8").T
         TensorSpec(shape=(320, 256), dtype='int8', layout='ND', transposed=True)
@@ -123,14 +123,14 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """A tensor with its layout: what `npu_format_cast` makes, and operators take.
+    """A tensor with its layout: the result of `npu_format_cast`, and an operand of operators.
 
-    `np.asarray(tensor)` gives the elements as they are numbered, whatever the layout.
+    `np.asarray(tensor)` gives the elements in logical order, whatever the layout.
     """
 
     spec: TensorSpec
     storage: Array
-    """The elements as they lie in memory, of shape `spec.storage_shape`."""
+    """The elements in memory order, of shape `spec.storage_shape`."""
 
     def __post_init__(self) -> None:
         for name, value, kind in (
@@ -151,7 +151,7 @@ class Tensor:
 
     @classmethod
     def of(cls, array: Array, layout: str = "ND", transposed: bool = False) -> Tensor:
-        """The elements of *array* laid out so; what fills the edges of FRACTAL_NZ is zero."""
+        """The elements of *array* in *layout*; FRACTAL_NZ is padded with zeros."""
         if not isinstance(array, np.ndarray):
             raise TypeError(
                 f"Tensor.of: array must be a numpy array, not {shown(array)}; make it one with "
@@ -177,7 +177,7 @@ class Tensor:
 
     @property
     def T(self) -> Tensor:  # noqa: N802
-        """The same storage seen as its transpose."""
+        """The transpose, in the same storage."""
         return Tensor(self.spec.T, self.storage)
 
     def numpy(self) -> Array:
@@ -197,7 +197,7 @@ class Tensor:
         return f"<Tensor {self.dtype} {self.shape} {self.layout}{turned}>"
 
     def _repr_html_(self) -> str:
-        """The corner of the first matrix as it lies in memory, coloured by fractal."""
+        """The corner of the first matrix in memory, coloured by fractal."""
         shape = (self.T if self.spec.transposed else self).shape
         rows, columns = (1, 1, *shape)[-2:]
         caption = f"{self!r}, {self.spec.nbytes} bytes of storage {self.spec.storage_shape}"
@@ -208,7 +208,7 @@ class Tensor:
         place = Placement(rows, columns, self.spec.element, self.layout)
         if self.layout == "ND":
             return place.values_html(self.storage.reshape(-1, rows, columns)[0], caption)
-        # Only the fractals around the corner: all of a large tensor would take its time.
+        # Only the fractals around the corner, since converting all of a large tensor is slow.
         first = self.storage.reshape(-1, *self.storage.shape[-4:])[0, :MAX_SHOWN, :MAX_SHOWN]
         shown = place.shown[0][-1] + 1, place.shown[1][-1] + 1
         return place.values_html(from_fractals(first, NZ, shown), caption)
@@ -216,14 +216,14 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GlobalTensor:
-    """A tensor as kernels see it: a name and a run of bytes in global memory."""
+    """A tensor as kernels see it: a name and a range of bytes in global memory."""
 
     name: str
     nbytes: int
     data: NDArray[np.uint8] | None = None
-    """The bytes: those of an input as they are, those of an output with the allocator's padding.
+    """The bytes: those of an input unchanged, those of an output with the allocator's padding.
 
-    None when only time is asked for.
+    None if only the time is requested.
     """
 
 
@@ -234,7 +234,7 @@ class Operand:
     name: str
     spec: TensorSpec
     array: Array | None = None
-    """The elements: of the spec's shape if its layout is ND, else as they lie in memory."""
+    """The elements: in the spec's shape if its layout is ND, else in memory order."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -252,7 +252,7 @@ class Operand:
         return Operand(self.name, replace(self.spec, dtype=dtype.name), array)
 
     def place(self) -> GlobalTensor:
-        """Put it into global memory: contiguous, without a copy where it is that already."""
+        """Place it in global memory: contiguous, without a copy if it already is."""
         if self.array is None:
             return GlobalTensor(self.name, self.spec.nbytes)
         array = self.array
@@ -264,10 +264,10 @@ class Operand:
 
 
 def is_transposed(matrix: Array | Tensor) -> bool:
-    """Whether the last two dimensions of *matrix* lie in memory the other way round, without gaps.
+    """Whether the last two dimensions of *matrix* are swapped in memory, without gaps.
 
-    What lies both ways, a single row or column, counts as not transposed; but int32 may hold packed
-    int4, eight along the dimension that lies inside, and there the strides say which one that is
+    A single row or column, which fits both orders, counts as not transposed; but int32 may hold
+    packed int4, eight along the inner dimension, and there the strides decide which one that is
     (op-plugin, is_transpose_last_two_dims).
 
     >>> is_transposed(np.zeros((8, 1), np.int32).T), is_transposed(np.zeros((1, 8), np.int32))
@@ -284,13 +284,13 @@ def is_transposed(matrix: Array | Tensor) -> bool:
 
 
 def lies_both_ways(spec: TensorSpec) -> bool:
-    """Whether a matrix in ND and its transpose are the same bytes: see :func:`is_transposed`."""
+    """Whether a matrix in ND and its transpose have the same bytes: see :func:`is_transposed`."""
     is_line = 1 in spec.shape[-2:] and (spec.element is not INT32 or spec.shape[-2:] == (1, 1))
     return spec.layout == "ND" and (is_line or 0 in spec.shape)
 
 
 def allocated_bytes(nbytes: int) -> int:
-    """What the allocator sets aside for a tensor of *nbytes*."""
+    """Bytes that the allocator reserves for a tensor of *nbytes*."""
     return align_up((nbytes + SLACK_BYTES), ALLOCATION_BYTES)
 
 

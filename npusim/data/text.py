@@ -1,4 +1,4 @@
-"""Text for people, from any source."""
+"""Text for users, from any source."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Mapping
 __all__ = ["counted", "coverage", "printable", "tally"]
 
 MOST_NAMES = 8
-"""A tally lists so many names, before it only counts."""
+"""A tally lists this many names, then only counts."""
 
 UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Unicode's categories of what moves the cursor, turns text round, or is half a character."""
+"""Unicode categories that move the cursor, reverse text, or are half a character."""
 
 
 def printable(text: str) -> str:
-    """*text* with what a terminal would obey written out; lines stay lines.
+    """*text* with control characters escaped; line breaks remain.
 
-    A name from a file may hold an escape sequence, which could hide or forge what is printed.
+    A name from a file may contain an escape sequence, which could hide or forge output.
 
     >>> printable("chip \\x1b[2J of 8 µm")
     'chip \\\\x1b[2J of 8 µm'
@@ -31,7 +31,7 @@ def printable(text: str) -> str:
 
 
 def counted(number: int, one: str, many: str) -> str:
-    """A number of things.
+    """A count with its noun.
 
     >>> counted(1, "kernel", "kernels"), counted(0, "kernel", "kernels")
     ('1 kernel', '0 kernels')
@@ -40,7 +40,7 @@ def counted(number: int, one: str, many: str) -> str:
 
 
 def tally(counts: Mapping[str, int]) -> str:
-    """How often there is what: most frequent first, and not too many names.
+    """Counts of each name, the most frequent first, with not too many names.
 
     >>> tally({"a": 1, "b": 2})
     '2 x b, 1 x a'

@@ -1,6 +1,6 @@
-"""The chips that come with npusim, one TOML file each, and loading a file of the user.
+"""The chips that ship with npusim, one TOML file each, and loading of user files.
 
-A chip of a what-if takes a shipped one and changes a number::
+A hypothetical chip extends a shipped one and changes a number::
 
     extends = "ascend910b2"
     name = "my_chip"
@@ -8,7 +8,7 @@ A chip of a what-if takes a shipped one and changes a number::
     [gm]
     read_bytes_per_s = { value = 3.2e12, source = "twice the HBM", confidence = "assumed" }
 
-or does without a file: `changed(load("Atlas A2"), {"gm.read_bytes_per_s": "x2"})`.
+or, without a file: `changed(load("Atlas A2"), {"gm.read_bytes_per_s": "x2"})`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 
 class DeviceError(ValueError):
-    """A device does not exist, or its file does not describe one; a line for each problem."""
+    """A device does not exist, or its file is invalid; one line per problem."""
 
 
 def names() -> tuple[str, ...]:
@@ -48,10 +48,10 @@ def names() -> tuple[str, ...]:
 def load(name: str | os.PathLike[str] | DeviceSpec) -> DeviceSpec:
     """Load the chip called *name*: a name, an alias, or the path of a TOML file.
 
-    Names match without regard to case, blanks, dashes, the brand and the words for series and
+    Names match without regard to case, blanks, dashes, the brand, and the words for series and
     product. Of several with `/` between them, as documents list a family, the first counts. A
-    string is a path when it ends in `.toml`, starts with `./`, `../`, `/` or `~`, or holds a `/`
-    and is a file. Raises DeviceError where there is no such chip or its file does not describe one.
+    string is a path if it ends in `.toml`, starts with `./`, `../`, `/` or `~`, or contains a `/`
+    and names a file. Raises DeviceError if there is no such chip or its file is invalid.
 
     >>> load("Atlas 300I Pro").name, load("Atlas A3 训练系列产品/Atlas A3 推理系列产品").name
     ('ascend310p3', 'ascend910_9391')
@@ -78,7 +78,7 @@ def _load_shipped(name: str) -> DeviceSpec:
 
 @cache
 def _known() -> dict[str, str]:
-    """Every name and alias, as far as they count -> the name of its chip."""
+    """Every name and alias in normalised form -> the name of its chip."""
     known = {normalised(name): name for name in names()}
     for name, aliases in ALIASES.items():
         known.update({normalised(alias): name for alias in aliases})
@@ -87,13 +87,13 @@ def _known() -> dict[str, str]:
 
 @cache
 def spellings() -> tuple[str, ...]:
-    """Every chip by its name and by what else its file says that it is called."""
+    """Every chip by its name and the aliases in its file."""
     return tuple(each for name, aliases in ALIASES.items() for each in (name, *aliases))
 
 
 @cache
 def listing() -> str:
-    """The chips in one line, each with what else it is called."""
+    """The chips in one line, each with its aliases."""
     chips = []
     for name, aliases in ALIASES.items():
         others = [alias for alias in aliases if normalised(alias) != normalised(name)]
@@ -103,7 +103,7 @@ def listing() -> str:
 
 
 def _find(name: str, who: str = "devices") -> str:
-    """Find the chip that *name* means; *who* begins the message when there is none."""
+    """Find the chip called *name*; *who* begins the message if there is none."""
     known = _known()
     parts = [normalised(part) for part in unicodedata.normalize("NFKC", name).split("/")]
     if all(part in known for part in parts):

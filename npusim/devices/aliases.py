@@ -1,6 +1,6 @@
-"""What the shipped chips are called: the names of their files, and the aliases that stand in them.
+"""Names of the shipped chips: the names of their files, and the aliases in them.
 
-A table here, so that a name is found without reading the file of every chip.
+The table avoids reading every chip's file to find a name.
 """
 
 from __future__ import annotations
@@ -50,4 +50,4 @@ ALIASES: dict[str, tuple[str, ...]] = {
     ),
     "ascend910b4_1": ("Ascend910B4-1",),
 }
-"""Name of each shipped chip -> what else its file says that it is called, in the same order."""
+"""Name of each shipped chip -> the aliases in its file, in the same order."""

@@ -1,4 +1,4 @@
-"""What a kernel costs around its micro-ops: launch, completion, and where its code lies."""
+"""The cost of a kernel outside its micro-ops: launch, completion, and fetching its code."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ in a benchmark's loop."""
 
 
 class CodeRun(NamedTuple):
-    """What the cores of a kind run of a kernel."""
+    """The part of a kernel's code that cores of a kind run."""
 
     cores: int
     micro_ops: int
-    """Places in its code that hand a micro-op or a flag to a pipe, each once however often it
-    runs."""
+    """Places in its code that issue a micro-op or a flag to a pipe, each counted once however often
+    it runs."""
 
 
 class FoundCode(NamedTuple):
@@ -29,35 +29,35 @@ class FoundCode(NamedTuple):
     held: frozenset[str] = frozenset()
     """The kinds of core whose instruction caches hold it."""
     l2_share: float = 0.0
-    """How much of it lies in the L2, where it is not held."""
+    """The share of it in the L2, for the other kinds."""
 
 
 CORES_OF_A_GROUP = 3
-"""A cube core and its two vector cores, where a kernel starts both (Ascend C guide, 2201)."""
+"""A cube core and its two vector cores, if a kernel starts both (Ascend C guide, 2201)."""
 
 
 class Launch(Part):
-    """What a kernel costs before its first and after its last micro-op; host launch excluded.
+    """The cost of a kernel before its first and after its last micro-op, without host launch.
 
-    The code that its cores fetch comes on top, which :class:`Code` has.
+    Fetching its code, in :class:`Code`, is added to it.
     """
 
     base_us: Microseconds
     start_us: Microseconds
-    """Added for each core: they are started one after the other."""
+    """Added for each core: cores are started one after the other."""
     mix_us: Microseconds
-    """Added when cube and vector cores start together."""
+    """Added if cube and vector cores start together."""
     tiling_us: Microseconds
-    """Added when the kernel reads its tiling from global memory and sets its queues up by it."""
+    """Added if the kernel reads its tiling from global memory and sets up its queues from it."""
     tiling_turn_us: Microseconds
-    """Added then for each core, each time: all read the same bytes, and are served in turn."""
+    """Added then for each core and each read: all read the same bytes, and are served in turn."""
     completion_us: Microseconds
 
     def time_us(self, cores: int, is_mix: bool = False, reads_tiling: int = False) -> float:
-        """What starting and ending a kernel on *cores* costs around the cores' own time.
+        """Time to start and end a kernel on *cores*, outside the cores' own time.
 
-        Where it *is_mix*, these are cube cores with two vector cores each. *reads_tiling* is how
-        often.
+        If it *is_mix*, these are cube cores with two vector cores each. *reads_tiling* is how often
+        the tiling is read.
         """
         started = cores * (CORES_OF_A_GROUP if is_mix else 1)
         each_us = self.start_us + reads_tiling * self.tiling_turn_us

@@ -1,4 +1,4 @@
-"""What a name may hold, when two names mean the same, and which names are alike.
+"""Valid names, names that mean the same, and names that are alike.
 
 Documents, shops and tools each spell a chip in their own way: `Ascend910B3`, `910B3`, `昇腾910B3`,
 `Atlas A2 训练系列产品`. Case, blanks, `-` and `_`, the brand, and the words for *series* and
@@ -29,24 +29,24 @@ __all__ = [
 
 NAME_LETTERS = 64
 LINE_LETTERS = 1000
-"""About three times as many as the longest source text of a shipped chip has."""
+"""About three times the longest source text of a shipped chip."""
 SHOWN_LETTERS = 80
-"""So much of a text that is not as it should be is quoted."""
+"""Letters of an invalid text that are quoted."""
 PATH_LETTERS = 4096
-"""The longest path that Linux takes (PATH_MAX of limits.h)."""
+"""The longest path on Linux (PATH_MAX of limits.h)."""
 LIKENESS = 0.8
-"""Share of letters in common, after difflib, from which on a name is taken for a misspelling."""
+"""Share of common letters, as difflib computes it, above which a name counts as misspelled."""
 
 
 def has_hidden(text: str) -> bool:
-    """Whether *text* holds anything but what is seen on one line.
+    """Whether *text* contains anything that is not visible on one line.
 
-    These are the control, format, surrogate and unassigned characters of Unicode, to which terminal
-    escapes belong and what turns the direction of writing, and its separators of lines.
+    These are the control, format, surrogate and unassigned characters of Unicode, which include
+    terminal escapes and changes of writing direction, and its line separators.
     """
     if text.isprintable():
         return False
-    # Blanks other than the ASCII one are not printable in Python's sense.
+    # Blanks other than the ASCII one are not printable according to Python.
     return any(
         unicodedata.category(letter)[0] == "C" or unicodedata.category(letter) in ("Zl", "Zp")
         for letter in text
@@ -67,20 +67,20 @@ def visible(text: str, letters: int = SHOWN_LETTERS) -> str:
 
 
 def quoted(text: str) -> str:
-    """The same in quotes."""
+    """The same, in quotes."""
     return f"'{visible(text)}'"
 
 
 def whole(path: str) -> str:
-    """*path* in quotes, not shortened: who is to check it needs all of it."""
+    """*path* in quotes, not shortened, since the reader needs all of it."""
     return f"'{visible(path, PATH_LETTERS)}'"
 
 
-# ---- what a device file may hold ----
+# ---- valid texts of a device file ----
 
 
 def _name(name: str) -> str:
-    # Neither markup of a page or a terminal, nor mathematics of a picture, nor a path.
+    # No markup of pages or terminals, no mathematics of pictures, no path.
     if len(name) > NAME_LETTERS or not re.fullmatch(r"[^\W_](?:[\w .+()-]*[\w.+)])?", name):
         raise ValueError(
             f"must be letters, digits, blanks and _ . + - ( ), {NAME_LETTERS} at most, from a "
@@ -99,9 +99,9 @@ def _line(text: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(_name)]
-"""The name of a chip; it stands in pages, pictures, tables and on terminals."""
+"""The name of a chip, which appears in pages, pictures, tables and on terminals."""
 Line = Annotated[str, AfterValidator(_line)]
-"""Free text, such as where a number comes from."""
+"""Free text, such as the source of a number."""
 
 
 # ---- names that mean the same ----
@@ -111,11 +111,11 @@ SILENT = re.compile(
     r"[\s_-]+|huawei|华为|ascend|atlas|series|系列|products?|产品|components?|组件"
     r"|inference(?:cards?|servers?|卡|服务器)|training(?:servers?|服务器)|视频解析卡"
 )
-"""What does not count: blanks and dashes, the brand, and the words for the kind of product."""
+"""Parts that are ignored: blanks and dashes, the brand, and the words for kinds of product."""
 
 
 def normalised(name: str) -> str:
-    """*name* without what says nothing about the chip that is meant.
+    """*name* without the parts that do not identify a chip.
 
     >>> normalised("Atlas A2 训练系列产品"), normalised("Atlas A2 Training Product")
     ('a2training', 'a2training')
@@ -129,7 +129,7 @@ def normalised(name: str) -> str:
 
 
 def likely(name: str, known: Collection[str]) -> str | None:
-    """The one of the *known* names that *name* likely misspells, of the same family of chips.
+    """The *known* name that *name* probably misspells, of the same family of chips.
 
     >>> likely("ascend910b9", ["ascend910b3", "ascend310p3"])
     'ascend910b3'
@@ -148,7 +148,7 @@ def likely(name: str, known: Collection[str]) -> str | None:
 
 
 def begun(name: str, known: Collection[str]) -> list[str]:
-    """Those of the *known* names that begin with all words of *name*, and go on.
+    """Those *known* names that begin with all words of *name*, and are longer.
 
     >>> begun("Atlas 800I", ["Atlas 800I A2", "Atlas 800I A3", "Atlas 800T A2"])
     ['Atlas 800I A2', 'Atlas 800I A3']
@@ -166,12 +166,12 @@ def _words(name: str) -> list[str]:
 
 
 def _folded(name: str) -> str:
-    # Full-width letters and blanks, as Chinese text has them, are the same letters.
+    # Full-width letters and blanks, as in Chinese text, are the same letters.
     return re.sub(r"[\s-]+", "_", unicodedata.normalize("NFKC", name).casefold().strip())
 
 
 def _family(name: str) -> tuple[str, str, str]:
-    """The first number with what identifies a family, 910B or 910_93, the generation, the use.
+    """The number that identifies a family, 910B or 910_93, then generation and use.
 
     >>> _family("Ascend910B3"), _family("Atlas 800I A2"), _family("Atlas 推理系列产品")
     (('910b', '', ''), ('800i', '2', ''), ('', '', 'inference'))

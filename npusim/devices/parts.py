@@ -1,6 +1,6 @@
-"""The tables of a device file: cores, memories, units, and what launches cost.
+"""The tables of a device file: cores, memories, units, and costs of launches.
 
-Units stand in the names: ``_bytes``, ``_hz``, ``_cycles`` (of the core that is meant), ``_ns``,
+Units are in the names: ``_bytes``, ``_hz``, ``_cycles`` (of the core in question), ``_ns``,
 ``_us``, ``_bytes_per_cycle``, ``_bytes_per_s``.
 """
 
@@ -72,7 +72,7 @@ __all__ = [
 ]
 
 NUMBER = '{ value = ..., source = "...", confidence = "..." }'
-"""How a number is written."""
+"""The notation of a number."""
 Pipe = Literal["scalar", "vector", "cube", "mte1", "mte2", "mte3", "fixpipe"]
 VectorClassName = Literal[
     "add",
@@ -104,7 +104,7 @@ VectorClassName = Literal[
 ]
 Memory = Literal["gm", "l2", "l1", "l0a", "l0b", "l0c", "ub", "bt", "fb"]
 CUBE_DTYPES = ("int4", "int8", "float16", "bfloat16", "float32")
-"""What `mmad` multiplies: asc-devkit, docs/zh/api, Cube指令理论性能汇总.md."""
+"""Types that `mmad` multiplies: asc-devkit, docs/zh/api, Cube指令理论性能汇总.md."""
 Confidence = Literal[
     "vendor file",  # platform files that ship with the toolkit, an engine's own source
     "vendor doc",  # official guides, API pages, product pages
@@ -118,7 +118,7 @@ Confidence = Literal[
 
 
 class Source(NamedTuple):
-    """Where one number of a device file comes from."""
+    """The source of one number of a device file."""
 
     text: Line
     confidence: Confidence
@@ -142,34 +142,34 @@ def _known_way(name: str) -> str:
 
 
 class Path(Part):
-    """A way between two memories, named ``<from>_to_<to>``."""
+    """A path between two memories, named ``<from>_to_<to>``."""
 
     pipe: Pipe
     """The pipe that moves the bytes."""
     bytes_per_cycle: BytesPerCycle
     """Rate of one core without contention, in bytes a cycle of the core's clock."""
     startup_cycles: Cycles
-    """Cycles a transfer holds the pipe before its first byte moves."""
+    """Cycles for which a transfer holds the pipe before its first byte moves."""
 
 
 class Code(Part):
-    """How a core gets the code of a kernel: from its instruction cache, the L2 or global memory."""
+    """How a core fetches code of a kernel: from its instruction cache, the L2 or global memory."""
 
     cache_bytes: CodeBytes
     line_bytes: CodeLineBytes
-    """What is fetched at a time."""
+    """Bytes of one fetch."""
     kernel_bytes: CodeBytes
-    """What every kernel runs through, whatever it does."""
+    """Code that every kernel runs, whatever it does."""
     tiling_bytes: CodeBytes
-    """The same of kernels that read their tiling from global memory and set queues up by it."""
+    """The same for kernels that read their tiling from global memory and set up queues from it."""
     micro_op_bytes: CodeBytes
-    """For each place in a kernel that hands a micro-op or a flag to a pipe."""
+    """For each place in a kernel that issues a micro-op or a flag to a pipe."""
     line_ns: Nanoseconds
-    """To fetch a line from global memory, what the next lines hide left out."""
+    """To fetch a line from global memory, without what later lines hide."""
     turn_ns: Nanoseconds
-    """Added for each core: all want the same lines, and are served in turn."""
+    """Added for each core: all request the same lines, and are served in turn."""
     l2_speed: Times
-    """How fast lines come out of the L2, as a multiple of the speed from global memory."""
+    """Speed of lines from the L2, as a multiple of the speed from global memory."""
 
     def nbytes(self, micro_ops: int, reads_tiling: int) -> int:
         """The code of a kernel with *micro_ops* places that write one."""
@@ -177,21 +177,21 @@ class Code(Part):
         return self.kernel_bytes + tiling_bytes + micro_ops * self.micro_op_bytes
 
     def fetch_us(self, nbytes: int, cores: int, l2_share: float) -> float:
-        """How long *cores* fetch *nbytes*, of which the L2 has *l2_share*."""
+        """Time in which *cores* fetch *nbytes*, with *l2_share* of them in the L2."""
         lines = nbytes / self.line_bytes
         slowness = 1 - l2_share + l2_share / self.l2_speed
         return lines * (self.line_ns + cores * self.turn_ns) * slowness / 1000
 
 
 class Core(Part):
-    """One kind of core; buffers that the kind does not have are left out."""
+    """One kind of core; buffers that it does not have are absent."""
 
     count: Cores
     clock_hz: Hz
     pipes: tuple[Pipe, ...] = Field(strict=False)  # TOML has lists, not tuples
     ub_bytes: UbBytes | None = None
     ub_reserved_bytes: ReservedBytes | None = None
-    """Tail of the unified buffer that the framework keeps for itself."""
+    """Tail of the unified buffer that the framework reserves."""
     l1_bytes: L1Bytes | None = None
     l1_reserved_bytes: ReservedBytes | None = None
     l0a_bytes: L0Bytes | None = None
@@ -205,7 +205,7 @@ class Core(Part):
     paths: dict[Annotated[str, AfterValidator(_known_way)], Path]
 
     def usable_bytes(self, buffer: str) -> int:
-        """Bytes of *buffer* that a kernel may use; 0 where the core has no such buffer."""
+        """Bytes of *buffer* that a kernel may use; 0 if the core has no such buffer."""
         size: int = getattr(self, f"{buffer}_bytes", None) or 0
         kept: int = getattr(self, f"{buffer}_reserved_bytes", None) or 0
         return size - kept
@@ -234,25 +234,25 @@ class GlobalMemory(Part):
     bus: Literal["separate", "shared"]
     """Whether writes have their own bandwidth, or share that of reads."""
     read_bytes_per_s: BytesPerSecond
-    """The rate of all cores together, like `write_bytes_per_s`."""
+    """The rate for all cores together, as is `write_bytes_per_s`."""
     write_bytes_per_s: BytesPerSecond
-    """The rate of lines that the L2 writes back alone; they take up a shared bus for so long."""
+    """The rate of lines that the L2 writes back alone; a shared bus is occupied for that time."""
     read_latency_ns: Nanoseconds
     """From a request to its first byte, beyond the time the bytes themselves take."""
     write_latency_ns: Nanoseconds
-    """From the last byte handed over to the acknowledgement."""
+    """From the last byte sent to the acknowledgement."""
     row_ns: Nanoseconds
-    """Time from piece to piece of rows, each up to one line, that LoadNd2Nz turns into Nz: a round
-    trip, divided by the requests that a core may have under way. Bytes that take longer at the
-    core's port hide it."""
+    """Time from piece to piece of rows, each up to one line, that LoadNd2Nz converts to Nz: a round
+    trip, divided by the requests that a core may have in flight. It is hidden if the bytes take
+    longer at the core's port."""
     part_row_ns: Nanoseconds
-    """The same for rows that are half a line or less each, and alone in it."""
+    """The same for rows of at most half a line each, and alone in it."""
     run_bytes: RunBytes
-    """Overhead of each run, in bytes that could have been read in its time."""
+    """Overhead of each run of lines, in bytes that could have been read in its time."""
     apart_us: Microseconds
-    """How far cores that do the same are apart in time, so that some load while others rest. What
-    the memory could have read while all rest, simulated in step, it reads later, up to what it
-    reads in this time; and so does the L2 with what comes in and what is stored, except for rest
+    """How far identical cores are apart in time, so that some load while others are idle. What the
+    memory could have read while all of them, simulated in step, are idle, it reads later, up to
+    what it reads in this time; so does the L2 with what is fetched and stored, except for idle time
     while cores load the same lines at once."""
 
 
@@ -260,7 +260,7 @@ class L2Cache(Part):
     """The cache that all cores share."""
 
     fills: Literal["beside", "between"]
-    """Whether lines come in while cores store, or in between, so that each holds the other up
+    """Whether lines are filled in parallel to stores, or in between, so that each delays the other
     for as long as it takes alone."""
     capacity_bytes: L2Bytes
     line_bytes: LineBytes
@@ -271,28 +271,28 @@ class L2Cache(Part):
     row_ns: Nanoseconds
     """The same for pieces that are in the L2."""
     ways: Ways
-    """Lines that a set holds."""
+    """Lines in a set."""
     same_line_ns: Nanoseconds
-    """From answer to answer of cores that ask past the L2 for one line at once; 0 if unknown."""
+    """From answer to answer for cores that request one line past the L2 at once; 0 if unknown."""
     aliased_bytes: Stride
-    """Bursts that lie a multiple of this apart are in few parts of the L2, which slows several
+    """Bursts that are a multiple of this apart map to few parts of the L2, which slows several
     cores that read them at once; 0 if unknown."""
     aliased_speed: Times
-    """How fast such bursts come out of the L2, as a multiple of the speed of others."""
+    """Speed of such bursts from the L2, as a multiple of the speed of others."""
 
 
 class Transfer(Part):
-    """What a copy between global memory and a core costs in addition to its bytes."""
+    """The cost of a copy between global memory and a core in addition to its bytes."""
 
     issue_cycles: Cycles
-    """A copy instruction holds its pipe at least this long."""
+    """Least time for which a copy instruction holds its pipe."""
     burst_cycles: Cycles
-    """Each burst (row) of a strided copy holds the pipe at least this long."""
+    """Least time for which each burst (row) of a strided copy holds the pipe."""
     padded_bytes_per_cycle: BytesPerCycle
-    """How fast at most the unified buffer takes or gives bursts that are no whole blocks: they fill
-    blocks up there."""
+    """Highest rate at which the unified buffer reads or writes bursts that are no whole blocks and
+    are padded to blocks there."""
     ragged_block_cycles: Cycles
-    """The same for each block of 32 bytes where the fixpipe stores rows that end within sectors."""
+    """The same for each block of 32 bytes if the fixpipe stores rows that end within sectors."""
     sector_bytes: LineBytes
     """Smallest piece that moves; an aligned burst is charged in whole sectors."""
     store_granule_bytes: CopyBytes
@@ -315,28 +315,28 @@ class Cube(Part):
     m: CubeEdge
     n: CubeEdge
     k_per_cycle: dict[Annotated[str, AfterValidator(_known_dtype)], CubeDepth]
-    """Depth k of the tile of `m` x `n` that is multiplied at once, per dtype."""
+    """Depth k of the `m` x `n` tile that is multiplied at once, by type."""
     tiles_per_cycle: TilesPerCycle
-    """How many such tiles are multiplied in a cycle."""
+    """Number of such tiles multiplied per cycle."""
     startup_cycles: Cycles
-    """Cycles of an `mmad` in addition to its tiles when the pipe was idle."""
+    """Cycles of an `mmad` in addition to its tiles, if the pipe was idle."""
     back_to_back_cycles: Cycles
-    """The same when `mmad` follows `mmad`."""
+    """The same if `mmad` follows `mmad`."""
 
 
 class VectorClass(Part):
-    """Cost of the vector instructions that behave alike."""
+    """Cost of a class of vector instructions with equal timing."""
 
     head_cycles: Cycles
-    """Cycles before the first repeat, when the pipe was drained."""
+    """Cycles before the first repeat, if the pipe was drained."""
     tail_cycles: Cycles
-    """Cycles after the last repeat until the result can be read."""
+    """Cycles from the last repeat until the result can be read."""
     cycles_per_repeat_16bit: CyclesPerRepeat
     cycles_per_repeat_32bit: CyclesPerRepeat
 
 
 class Vector(Part):
-    """The vector unit: 256 bytes a repeat, eight blocks of 32."""
+    """The vector unit: 256 bytes per repeat, eight blocks of 32."""
 
     repeat_bytes: RepeatBytes
     block_bytes: BlockBytes
@@ -354,7 +354,7 @@ class Vector(Part):
 
 
 class Banks(Part):
-    """How the unified buffer is cut into banks.
+    """How the unified buffer is divided into banks.
 
     Address bits, from the lowest: byte in block, group, row, bank of the group.
     """
@@ -365,16 +365,16 @@ class Banks(Part):
 
 
 class Scalar(Part):
-    """The scalar unit, which also hands every micro-op to its pipe."""
+    """The scalar unit, which also issues every micro-op to its pipe."""
 
     dispatch_cycles: Cycles
-    """To hand a micro-op or a flag to another pipe, with all that has to be worked out before. A
-    barrier takes as long as what the scalar unit calculates, if that is less."""
+    """To issue a micro-op or a flag to another pipe, including the computation of its operands. A
+    barrier takes as long as an instruction of the scalar unit itself, if that is less."""
     mte1_queue: Instructions
-    """Instructions of mte1 that may wait while others are handed out; 0: any number."""
+    """Instructions of mte1 that may be queued while others are issued; 0: any number."""
     load_cycles: Cycles
     global_load_cycles: Cycles
-    """Cycles of a load of one element of global memory that is not in the data cache."""
+    """Cycles to load an element of global memory that is not in the data cache."""
     store_cycles: Cycles
     alu_cycles: Cycles
 
@@ -388,6 +388,6 @@ class Sync(Part):
     event_ids: EventIds
     """Flags for each pair of pipes."""
     reserved_event_ids: ReservedEventIds
-    """How many of them, from the top, the framework keeps."""
+    """How many of them, from the top, the framework reserves."""
     cross_core_cycles: Cycles | None = None
-    """From a set flag until another core sees it; left out if cores cannot wait for each other."""
+    """From the set of a flag until another core sees it; absent if cores cannot synchronise."""

@@ -1,6 +1,6 @@
-"""What can be wrong with the tree of a file of numbers and sources, in words a reader can act on.
+"""Errors in the tree of a file of numbers and sources, in messages a reader can act on.
 
-Its schema, the *root* below, is that of a chip unless another one is named.
+The schema, *root* below, is that of a chip unless another one is given.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ __all__ = [
 
 Key = tuple[str, ...]
 Tree = dict[str, Any]
-"""A table of a device file: key -> a value, or a table below it."""
+"""A table of a device file: key -> a value, or a nested table."""
 FIELDS = ("value", "source", "confidence")
 
 
 class Problem(NamedTuple):
-    """One thing that does not hold, said as *what must hold, not what came; what to do*."""
+    """One violation, phrased as *what must hold, not what came; what to do*."""
 
     key: Key
     text: str
     is_joint: bool = False
-    """Whether the numbers are fine each for itself and only do not fit together."""
+    """Whether each number is valid alone, but their combination is not."""
 
 
 # ---- numbers and their sources ----
@@ -69,7 +69,7 @@ class Problem(NamedTuple):
 def split(
     tree: Tree, root: type[Part] = DeviceSpec
 ) -> tuple[Tree, dict[str, Source], list[Problem]]:
-    """Take *tree* apart into plain values, the source of each number, and what is wrong.
+    """Split *tree* into plain values, the source of each number, and the problems found.
 
     >>> leaf = {"value": 2, "source": "ini: l2_size", "confidence": "vendor file"}
     >>> split({"sources": {"ini": "chip.ini"}, "l2": {"capacity_bytes": leaf}})[:2]
@@ -91,14 +91,14 @@ confidence='vendor file')})
 
 
 def _sourced(key: Key, value: object) -> list[str]:
-    """The dotted keys of what comes from one source: a number, or each name of a group."""
+    """The dotted keys that share one source: a number, or each name of a group."""
     if key[0] == "aliases" and isinstance(value, list):
         return [f"aliases.{name}" for name in value]
     return [".".join(key)]
 
 
 def is_table(node: object) -> TypeGuard[Tree]:
-    """Whether *node* holds entries; the inline table of a number counts as one number."""
+    """Whether *node* has entries; the inline table of a number counts as one number."""
     return isinstance(node, dict) and not any(field in node for field in FIELDS)
 
 
@@ -107,7 +107,7 @@ def _is_number(node: object) -> bool:
 
 
 def ends(tree: dict[str, object], above: Key = ()) -> Iterator[tuple[Key, Any]]:
-    """Every number and every other entry that is not a table, with its key."""
+    """Every number, and every other entry that is not a table, with its key."""
     for name, node in tree.items():
         if is_table(node):
             yield from ends(node, (*above, name))
@@ -126,7 +126,7 @@ def _values(tree: Tree) -> Tree:
 
 
 def wrong_keys(tree: dict[str, object]) -> list[Problem]:
-    """What is wrong with the table of source keys of one file."""
+    """The problems in the table of source keys of one file."""
     texts = tree.get("sources", {})
     if not isinstance(texts, dict):
         text = f"must be a table, not {shown(texts)}; start it with [sources]"
@@ -152,7 +152,7 @@ def _one_line(text: str) -> str:
 
 
 def _keys(text: str) -> tuple[list[str], str]:
-    """Cut the keys off a source text: ``"ini, doc: l2_size"`` -> ini and doc, l2_size."""
+    """Split the keys off a source text: ``"ini, doc: l2_size"`` -> ini and doc, l2_size."""
     match = re.match(r"(\w+(?:, \w+)*): (?=\S)", text)
     return (match[1].split(", "), text[match.end() :]) if match else ([], text)
 
@@ -164,7 +164,7 @@ def _written_out(node: Tree, texts: dict[str, str]) -> str:
 
 
 def _wrong_with(node: dict[str, object], texts: dict[str, str]) -> str | None:
-    """What is wrong with a number's own table, its value apart."""
+    """The problem in a number's own table, apart from its value."""
     if set(node) != set(FIELDS):
         came = visible(", ".join(node))
         return f"must have value, source and confidence, not {came}; write {NUMBER}"
@@ -190,7 +190,7 @@ def _wrong_with(node: dict[str, object], texts: dict[str, str]) -> str | None:
 
 
 def _wrong_without(key: Key, node: object, root: type[Part]) -> str | None:
-    """What is wrong with an entry that brings no source."""
+    """The problem with an entry that has no source."""
     kind = _schema(key, root)
     if (isinstance(node, int | float) and _takes_number(kind)) or _is_sourced(kind):
         return f"must have value, source and confidence, not {shown(node)} alone; write {NUMBER}"
@@ -201,7 +201,7 @@ def _wrong_without(key: Key, node: object, root: type[Part]) -> str | None:
 
 
 def _schema(key: Key, root: type[Part] = DeviceSpec) -> Any:
-    """The type that the schema gives the entry at *key*, or None where it has no such entry."""
+    """The schema's type for the entry at *key*, or None if it has no such entry."""
     kind: Any = root
     for name in key:
         if _is_model(kind):
@@ -209,7 +209,7 @@ def _schema(key: Key, root: type[Part] = DeviceSpec) -> Any:
         else:
             kind = get_args(kind)[1] if get_origin(kind) is dict else None
         if get_origin(kind) in (Union, UnionType):
-            # A table that may be left out.
+            # A table that may be absent.
             kind = next((part for part in get_args(kind) if _is_model(part)), kind)
     return kind
 
@@ -225,14 +225,14 @@ def _entries(table: type[BaseModel]) -> dict[str, object]:
 
 
 def range_of(kind: object) -> Within | None:
-    """What a number of type *kind* of the schema must lie within, or None where it takes none."""
+    """The range of a number of type *kind* of the schema, or None if it has none."""
     found = [part for part in get_args(kind) if isinstance(part, Within)]
     below = [range_of(part) for part in get_args(kind) if get_origin(kind) in (Union, UnionType)]
     return next((each for each in (*found, *below) if each is not None), None)
 
 
 def range_at(key: Key) -> Within | None:
-    """What the number at *key* of a device file must lie within, or None where there is none."""
+    """The range of the number at *key* of a device file, or None if there is none."""
     return range_of(_schema(key))
 
 
@@ -245,7 +245,7 @@ def _is_sourced(kind: object) -> bool:
 
 
 def has_key(tree: dict[str, object], key: Key) -> bool:
-    """Whether *tree* states something at *key*."""
+    """Whether *tree* has an entry at *key*."""
     node: object = tree
     for name in key:
         if not isinstance(node, dict) or name not in node:
@@ -254,13 +254,13 @@ def has_key(tree: dict[str, object], key: Key) -> bool:
     return True
 
 
-# ---- pydantic's complaints ----
+# ---- errors of pydantic ----
 
 
 def explain(error: ValidationError, root: type[Part] = DeviceSpec) -> list[Problem]:
-    """Turn what pydantic found into problems, in its order."""
+    """Convert the errors of pydantic to problems, in the same order."""
     problems = [_explain(detail, root) for detail in error.errors(include_url=False)]
-    # What stands below an entry that should not be there is of no interest.
+    # Entries below one that should not exist are irrelevant.
     wrong = {problem.key for problem in problems}
     return [
         problem
@@ -270,7 +270,7 @@ def explain(error: ValidationError, root: type[Part] = DeviceSpec) -> list[Probl
 
 
 def _explain(detail: ErrorDetails, root: type[Part]) -> Problem:
-    # "[key]" marks a complaint about the name of an entry, not about what stands there.
+    # "[key]" marks an error in the name of an entry, not in its value.
     key = tuple(str(part) for part in detail["loc"] if part != "[key]")
     if detail["type"] == "value_error":
         # The schema's own checks say "<key below their table> must ...".
@@ -282,12 +282,12 @@ def _explain(detail: ErrorDetails, root: type[Part]) -> Problem:
         return Problem(key, _unknown(key, root))
     value = detail["input"]
     within = range_of(_schema(key, root))
-    # What has too many digits for a float is refused as none.
+    # An integer with too many digits for a float is reported as not a float.
     is_far = detail["type"] == "float_type" and type(value) is int
     if within is not None and (is_far or detail["type"] in RANGE_ERRORS):
         return Problem(key, _beyond(within, value))
     must, remedy = _demand(detail)
-    # A fraction where only whole numbers go is often one of a larger unit, as 1.85 is of GHz.
+    # A fraction where an integer is required often has a larger unit, such as 1.85 in GHz.
     if within is not None and type(value) is float and not within.low <= value <= within.high:
         slip = within.slip(value)
         if slip is not None and float(slip[1]).is_integer():
@@ -299,7 +299,7 @@ RANGE_ERRORS = ("greater_than_equal", "less_than_equal")
 
 
 def _beyond(within: Within, value: float) -> str:
-    """What is wrong with a number that does not lie *within* its range."""
+    """The problem with a number outside the range *within*."""
     if within.low == within.high:
         only = f"{written(within.low)} {within.unit}"
         return f"must be {only}, {within.why}, not {shown(value)}; write {written(within.low)}"
@@ -311,7 +311,7 @@ def _beyond(within: Within, value: float) -> str:
 
 
 def _meant(value: float, slip: tuple[str, str]) -> str:
-    """What to write in place of *value*, whose unit is likely that of *slip*."""
+    """What to write instead of *value*, which probably has the unit of *slip*."""
     return f"{shown(value)} looks like {slip[0]}: write {slip[1]}"
 
 
@@ -333,7 +333,7 @@ def _unknown(key: Key, root: type[Part]) -> str:
 
 
 def _demand(detail: ErrorDetails) -> tuple[str, str]:
-    """What pydantic wanted and what to do about it."""
+    """What pydantic required, and what to do about it."""
     limits = detail.get("ctx", {})
     match detail["type"]:
         case "finite_number":
@@ -355,12 +355,12 @@ def _demand(detail: ErrorDetails) -> tuple[str, str]:
 
 
 def dotted(key: Key) -> str:
-    """*key* as it is written in a file, short and with nothing hidden."""
+    """*key* as written in a file, shortened and with nothing hidden."""
     return visible(".".join(key))
 
 
 def shown(value: object) -> str:
-    """*value* as a reader of TOML would expect to see it."""
+    """*value* in the notation of TOML."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict | list | tuple):
@@ -368,5 +368,5 @@ def shown(value: object) -> str:
     if isinstance(value, str):
         return quoted(value)
     if isinstance(value, int) and abs(value) >= MANY:
-        return "a number of very many digits"  # of more than 4300 Python prints none
+        return "a number of very many digits"  # Python does not print more than 4300 digits
     return repr(value) if isinstance(value, int | float) else str(value)

@@ -1,9 +1,9 @@
 """The range and the unit of every number of a device file.
 
-The ranges hold ten times and a tenth of every chip that is known, so that a what-if has room, and
-leave out what a slip of unit makes of a number: MHz for Hz, GB/s for bytes/s, KiB for bytes. Known
-are the chips that ship with npusim and, by the platform files of CANN and PyPTO, the Ascend 310,
-310B, 910A and 950. Where an instruction fixes a number, the range is that number alone.
+The ranges extend from a tenth to ten times the values of all known chips, which leaves room for
+what-ifs, and exclude what a wrong unit makes of a number: MHz for Hz, GB/s for bytes/s, KiB for
+bytes. Known are the chips that ship with npusim and, from the platform files of CANN and PyPTO, the
+Ascend 310, 310B, 910A and 950. If an instruction fixes a number, the range is that number alone.
 """
 
 from __future__ import annotations
@@ -68,18 +68,18 @@ MISTAKEN: dict[str, dict[str, float]] = {
     "ns": {"fs": 1e-6, "ps": 1e-3},
     "us": {"ps": 1e-6, "ns": 1e-3},
 }
-"""Unit -> the units that a number may have been meant in, and how much of the unit each is."""
+"""Unit -> units that a number may have been written in by mistake, with the factor to the unit."""
 
 MANY = 1e30
-"""More than any number that is meant, in any unit; multiples of the largest integers overflow."""
+"""More than any sensible number in any unit; multiples of the largest integers overflow."""
 
 SOURCED = "sourced"
-"""Marks the type of an entry that is no number and states its source all the same."""
+"""Marks the type of an entry that is not a number but has a source."""
 
 
 @dataclass(frozen=True)
 class Within(GroupedMetadata):
-    """What a number of a device file must lie within, which pydantic holds it to."""
+    """The range of a number of a device file, which pydantic enforces."""
 
     low: float
     high: float
@@ -94,7 +94,7 @@ class Within(GroupedMetadata):
         return f"[{written(self.low)}, {written(self.high)}] {self.unit} ({self.why})"
 
     def slip(self, value: float) -> tuple[str, str] | None:
-        """The unit that *value* was likely meant in, and the number to write instead.
+        """The unit in which *value* was probably written, and the number to write instead.
 
         >>> Within(2e7, 2e10, "Hz", "").slip(1800)
         ('MHz', '1.8e9')
@@ -107,13 +107,13 @@ class Within(GroupedMetadata):
         }
         if not meant:
             return None
-        # Where two units would do, data sheets take the larger one: TB/s, not GB/s.
+        # If two units fit, data sheets use the larger one: TB/s, not GB/s.
         unit = max(meant, key=lambda unit: meant[unit])
         return unit, written(meant[unit])
 
 
 def written(value: float) -> str:
-    """*value* as it is written in a device file.
+    """*value* in the notation of a device file.
 
     >>> written(196608), written(2e10), written(1.8e9), written(0.25)
     ('196608', '2e10', '1.8e9', '0.25')
@@ -126,7 +126,7 @@ def written(value: float) -> str:
 
 
 def _whole(value: object) -> object:
-    """A float that is a whole number as that number: TOML has no other way to write `1.8e9`."""
+    """A float with an integral value as an integer: TOML has no other way to write `1.8e9`."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -1,9 +1,9 @@
 """The schema of a device file: every number of a chip that values or times depend on.
 
 A device file gives every number as ``{ value = 1, source = "...", confidence = "..." }``.
-Loading splits that in two: the plain numbers, checked here, and :attr:`DeviceSpec.sources`,
-which says of each number where it comes from. Units stand in the names: ``_bytes``, ``_hz``,
-``_cycles`` (of the core that is meant), ``_ns``, ``_us``, ``_bytes_per_cycle``, ``_bytes_per_s``.
+Loading separates the plain numbers, which are checked here, from :attr:`DeviceSpec.sources`, the
+source of each number. Units are in the names: ``_bytes``, ``_hz``, ``_cycles`` (of the core in
+question), ``_ns``, ``_us``, ``_bytes_per_cycle``, ``_bytes_per_s``.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ SERIES = {"2002": ("Atlas inference",), "2201": ("Atlas A2", "Atlas A3")}
 
 
 class Units(NamedTuple):
-    """What every core of a kind has, whatever the chip."""
+    """The pipes and buffers that every core of a kind has, on any chip."""
 
     pipes: tuple[Pipe, ...]
     buffers: tuple[str, ...]
@@ -105,7 +105,7 @@ def _known_kind(kind: str) -> str:
 
 
 def _together(aliases: object) -> Any:
-    """The names of a file's groups of aliases, each of which has a source, in one row."""
+    """The names of a file's groups of aliases, each with its own source, in one tuple."""
     if not isinstance(aliases, dict):
         return aliases
     for group, names in aliases.items():
@@ -126,18 +126,18 @@ def _without(part: Some, *names: str) -> Some:
 
 
 class DeviceSpec(Part):
-    """A chip (for Atlas A3: one die): its clock, cores, memories and costs, with their sources."""
+    """A chip (on Atlas A3: one die): its clock, cores, memories and costs, with their sources."""
 
     name: Name
     series: Literal["Atlas inference", "Atlas A2", "Atlas A3"]
     arch: Literal["2002", "2201"]
-    """NpuArch, which decides about micro-ops and data paths."""
+    """NpuArch, which determines the micro-ops and data paths."""
     aliases: Annotated[tuple[Name, ...], BeforeValidator(_together)] = Field(
         default=(), strict=False
     )
-    """What the chip is also called, its name in the toolkit first, and product names."""
+    """Other names of the chip: its name in the toolkit first, then product names."""
     half_overflow: Literal["inf_nan", "saturate"]
-    """What fp16 and bf16 results do beyond their range: torch_npu sets it when it starts."""
+    """How fp16 and bf16 results overflow, which torch_npu configures at start-up."""
     cores: dict[Annotated[str, AfterValidator(_known_kind)], Core]
     gm: GlobalMemory
     l2: L2Cache
@@ -150,10 +150,10 @@ class DeviceSpec(Part):
     launch: Launch
     links: Links
     sources: dict[str, Source] = Field(default_factory=dict, repr=False)
-    """Dotted key of each number, `aliases.` and each alias -> where it comes from."""
+    """Dotted key of each number, or `aliases.` and an alias -> its source."""
 
     def __hash__(self) -> int:
-        # Equal chips have one name, and what else there is of them cannot be hashed.
+        # Equal chips have equal names, and the other fields are not all hashable.
         return hash(self.name)
 
     def __repr__(self) -> str:
@@ -165,10 +165,10 @@ class DeviceSpec(Part):
 
     @property
     def for_programs(self) -> DeviceSpec:
-        """The chip as programs are written for it and checked, without what only times rest on.
+        """The chip as programs are written and checked for, without figures that affect only times.
 
-        To read what is left out raises AttributeError. Chips that have the rest in common run the
-        same programs, as those of Atlas A2 and A3 do.
+        Reading a figure that is left out raises AttributeError. Chips that have the rest in common
+        run the same programs, as those of Atlas A2 and A3 do.
         """
         cores = {kind: _without(core, "clock_hz") for kind, core in self.cores.items()}
         l2 = _without(self.l2, "read_bytes_per_s", "write_bytes_per_s")
@@ -197,17 +197,17 @@ class DeviceSpec(Part):
         return self.cores[CORE_KINDS[self.arch][0]].clock_hz
 
     def code_bytes(self, runs: Mapping[str, CodeRun], reads_tiling: int) -> dict[str, int]:
-        """How much code the cores of each kind run through, of a kernel that runs *runs* there."""
+        """Code bytes that cores of each kind run through, for a kernel that runs *runs* there."""
         return {
             kind: self.cores[kind].code.nbytes(run.micro_ops, reads_tiling)
             for kind, run in runs.items()
         }
 
     def found_code(self, icache: ICache, code_bytes: Mapping[str, int]) -> FoundCode:
-        """Where the code is of a kernel that ran just before, or did not, as *icache* says.
+        """Where the code of a kernel is that did, or did not, run just before, as *icache* says.
 
-        Of code that an instruction cache does not hold whole nothing is left there when it begins
-        again, since the lines that come last take the place of the first ones.
+        If an instruction cache cannot hold the whole code, nothing useful remains in it at the next
+        start, since the last lines replace the first ones.
         """
         if icache == "cold":
             return FoundCode()
@@ -221,10 +221,10 @@ class DeviceSpec(Part):
         runs: Mapping[str, CodeRun],
         icache: ICache | FoundCode = "cold",
     ) -> float:
-        """What starting and ending a kernel costs, fetching its code included.
+        """The time to start and end a kernel, including fetching its code.
 
-        *split* is what :meth:`Launch.time_us` is given. Each kind of core fetches at the same time
-        as the other.
+        *split* are the arguments of :meth:`Launch.time_us`. The kinds of core fetch code at the
+        same time.
         """
         block_dim, _, reads_tiling = split
         code_bytes = self.code_bytes(runs, reads_tiling)

@@ -1,12 +1,12 @@
-"""A chip with some of its numbers changed, for a what-if without a new file.
+"""A chip with some of its numbers changed, for what-ifs without a new file.
 
 .. code-block:: text
 
     gm.read_bytes_per_s=x2          a factor
-    gm.read_bytes_per_s=3.2e12      a number, in the unit in which device files give it
+    gm.read_bytes_per_s=3.2e12      a number, in the unit of device files
     gm.read_bytes_per_s=3.2TB/s     a number with that unit, or a multiple of it
 
-What is changed is held to the same ranges as a device file.
+Changed numbers must be in the same ranges as in a device file.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from npusim.devices.schema import DeviceSpec, Source
 __all__ = ["SettingError", "changed"]
 
 MARK = " (changed)"
-"""Ends the name of a chip whose numbers are not those of its file."""
+"""Suffix of the name of a chip whose numbers differ from its file."""
 NUMBER = r"[+-]?[0-9][0-9_]{0,40}(?:\.[0-9]{0,40})?(?:[eE][+-]?[0-9]{1,3})?"
 MOST_NEAR = 4
-"""Keys that a message offers in place of an unknown one."""
+"""Keys that a message suggests for an unknown one."""
 
 
 class SettingError(ValueError):
-    """A number of a chip cannot be changed so; a line for each problem."""
+    """A number of a chip cannot be changed this way; one line per problem."""
 
 
 def changed(spec: DeviceSpec, settings: Mapping[str, str | float]) -> DeviceSpec:
     """*spec* with *settings*: the dotted key of a number -> a number, or a text as above.
 
-    It bears the same name with " (changed)" behind it, and no aliases; the source of each changed
-    number says what it was. Raises SettingError, with a line for each problem.
+    It has the same name with " (changed)" appended, and no aliases; the source of each changed
+    number includes the previous value. Raises SettingError, with one line per problem.
 
     >>> from npusim import devices
     >>> twice = changed(devices.load("Atlas A2"), {"gm.read_bytes_per_s": "x2"})
@@ -68,7 +68,7 @@ def changed(spec: DeviceSpec, settings: Mapping[str, str | float]) -> DeviceSpec
 
 
 def _numbers(tree: dict[str, object]) -> dict[str, int | float]:
-    """The dotted key of every number that the chip has -> the number."""
+    """The dotted key of every number of the chip -> the number."""
     return {
         ".".join(key): value
         for key, value in ends(tree)
@@ -87,7 +87,7 @@ def _put(tree: Tree, key: str, value: float) -> None:
 
 
 def _value(key: str, value: object, before: float) -> int | float:
-    """The number that *value* makes of *before*; its range is looked at later."""
+    """The result of applying *value* to *before*; its range is checked later."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value
     within = range_at(tuple(key.split(".")))
@@ -114,7 +114,7 @@ def _exact(number: str) -> Fraction:
 
 
 def _plain(exact: Fraction) -> int | float:
-    """A whole number as such; else the nearest float, or infinity, which no range holds."""
+    """An integer as such; otherwise the nearest float, or infinity, which no range contains."""
     if exact.denominator == 1:
         return exact.numerator
     try:
@@ -127,7 +127,7 @@ def _plain(exact: Fraction) -> int | float:
 
 
 def _wrong_unit(key: str, unit: str, units: Collection[str], within: Within, before: float) -> str:
-    # A unit that is spelled alike may be a million times as much, as TB/s of B/s.
+    # A unit with the same letters may be a million times as much, as TB/s and B/s.
     alike = {each.lower(): each for each in units}.get(unit.lower())
     *first, last = units
     known = f"{', '.join(first)} or {last}" if first else last
@@ -137,7 +137,7 @@ def _wrong_unit(key: str, unit: str, units: Collection[str], within: Within, bef
 
 
 def _unknown(key: str, numbers: Collection[str], name: str) -> str:
-    """What is wrong with *key*, which is no number of the chip called *name*."""
+    """The problem with *key*, which is not a number of the chip called *name*."""
     below = [each for each in numbers if key and each.startswith(key)]
     ending = [each for each in numbers if each.rpartition(".")[2] == key.rpartition(".")[2]]
     near = below or ending or get_close_matches(key, numbers, n=1)

@@ -1,6 +1,6 @@
-"""Files of numbers with their sources, one TOML file each, which may extend each other.
+"""TOML files of numbers with their sources, which may extend each other.
 
-A file of the user takes a shipped one and changes a number::
+A user file extends a shipped one and changes a number::
 
     extends = "ascend910b2"
     name = "my_chip"
@@ -44,16 +44,16 @@ __all__ = ["Room", "is_path"]
 Spec = TypeVar("Spec", bound=Part)
 
 FILE_BYTES = 1 << 18
-"""Ten times as much as the longest file that is shipped."""
+"""Ten times the longest shipped file."""
 LINE_BYTES = 1 << 12
-"""Less than Python's limit of 4300 digits a number; and the time of tomllib for a dotted key, which
-grows with the square of its parts, stays short."""
+"""Below Python's limit of 4300 digits per number; also limits the time of tomllib for a dotted key,
+which grows with the square of its parts."""
 ERROR_LETTERS = 300
-"""tomllib's own words are short, but may hold a key of the file."""
+"""tomllib's own messages are short, but may contain a key of the file."""
 DEPTH = 16
-"""Tables and lists in each other; the schemas have six."""
+"""Nesting of tables and lists; the schemas have six levels."""
 CHAIN = 16
-"""Files that extend each other; the shipped ones are up to three."""
+"""Files that extend each other; shipped ones are up to three."""
 
 
 class Layer(NamedTuple):
@@ -68,24 +68,24 @@ class Room(Generic[Spec]):
     """A package with the files of one schema."""
 
     who: str
-    """The package, which begins every message."""
+    """The package, with which every message begins."""
     schema: type[Spec]
     error: type[ValueError]
     find: Callable[[str, str], str]
-    """The shipped file that a name means; raises *error*, its message beginning with the second."""
+    """The shipped file for a name; raises *error*, with a message that begins with the second."""
 
     def load(self, name: str | os.PathLike[str]) -> Spec:
-        """What the file called *name* describes, a path or a shipped one; raises the error."""
+        """Load the file called *name*, a path or a shipped one; raises the error."""
         if isinstance(name, os.PathLike):
             return self.build(Path(name))
         return self.build(_path(name) if is_path(name, Path()) else self.shipped(name))
 
     def shipped(self, name: str, who: str = "") -> Traversable:
-        """The shipped file that *name* means."""
+        """The shipped file called *name*."""
         return files(f"npusim.{self.who}") / f"{self.find(name, who or self.who)}.toml"
 
     def build(self, where: Traversable) -> Spec:
-        """What the file at *where* describes, with those that it extends."""
+        """Build the object described by the file at *where* and those that it extends."""
         layers = self._layers(where)
         tree: Tree = {}
         for layer in reversed(layers):
@@ -105,7 +105,7 @@ class Room(Generic[Spec]):
         return spec
 
     def _read(self, where: Traversable) -> Layer:
-        """Read one file, without what it extends."""
+        """Read one file, without those that it extends."""
         file = visible(where.name or str(where))
         who = f"{self.who}: {file}"
         try:
@@ -133,7 +133,7 @@ class Room(Generic[Spec]):
         return Layer(file, tree)
 
     def _content(self, where: Traversable, who: str) -> bytes:
-        """The bytes of a regular file of a sane size: never of what blocks or does not end."""
+        """The bytes of a regular file of a sane size; nothing that blocks or does not end."""
         if not isinstance(where, Path):
             return where.read_bytes()
         try:
@@ -170,7 +170,7 @@ class Room(Generic[Spec]):
         )
 
     def _layers(self, where: Traversable) -> list[Layer]:
-        """Read a file and the files it extends, its own layer first."""
+        """Read a file and the files it extends, starting with its own layer."""
         layers: list[Layer] = []
         seen: list[Traversable] = []
         step: Traversable | None = where
@@ -178,7 +178,7 @@ class Room(Generic[Spec]):
             step = _resolved(step) if isinstance(step, Path) else step
             layer = self._read(step)
             for who_it_is in ("name", "aliases") if layers else ():
-                layer.tree.pop(who_it_is, None)  # kin do not inherit it
+                layer.tree.pop(who_it_is, None)  # not inherited by files that extend it
             layers.append(layer)
             if step in seen or len(seen) == CHAIN:
                 chain = " -> ".join(layer.file for layer in layers)
@@ -192,7 +192,7 @@ class Room(Generic[Spec]):
         return layers
 
     def _base(self, layer: Layer, where: Traversable) -> Traversable | None:
-        """Where the file is that *layer*, read from *where*, extends."""
+        """The file that *layer*, read from *where*, extends."""
         base = layer.tree.pop("extends", None)
         if base is None:
             return None
@@ -201,13 +201,13 @@ class Room(Generic[Spec]):
             raise self.error(
                 f"{who}: must be a string, not {shown(base)}; put a name or a path there"
             )
-        # A path counts from the file that states it; a shipped file only ever states names.
+        # A path is relative to the file that contains it; shipped files contain names only.
         if isinstance(where, Path) and is_path(base, where.parent):
             return where.parent / _path(base)
         return self.shipped(base, who)
 
     def _refuse(self, layers: Sequence[Layer], problems: Sequence[Problem]) -> None:
-        """Raise *problems*, each with the file that states its key, or else the outermost."""
+        """Raise *problems*, each with the file that has its key, or else the outermost one."""
         lines = []
         for problem in problems:
             stating = [layer for layer in layers if has_key(layer.tree, problem.key)]
@@ -218,7 +218,7 @@ class Room(Generic[Spec]):
 
 
 def is_path(name: str, folder: Path) -> bool:
-    """Whether *name*, said of files in *folder*, is a path and not a name."""
+    """Whether *name*, relative to *folder*, is a path rather than a name."""
     slashed = name.replace(os.sep, "/")
     if slashed.endswith(".toml") or slashed.startswith(("./", "../", "/", "~")):
         return True
@@ -230,14 +230,14 @@ def _path(name: str) -> Path:
     try:
         return path.expanduser()
     except RuntimeError:
-        return path  # there is no such home, and so no such file either
+        return path  # there is no such home, and so no such file
 
 
 def _resolved(path: Path) -> Path:
     try:
         return path.resolve()
     except (OSError, RuntimeError, ValueError):
-        return path  # links in a circle, say: reading it says what is wrong
+        return path  # such as a cycle of links: reading it gives the error
 
 
 def _is_shallow(node: object, depth: int) -> bool:
@@ -248,7 +248,7 @@ def _is_shallow(node: object, depth: int) -> bool:
 
 
 def _merge(base: Tree, over: Tree) -> Tree:
-    """Lay *over* on *base* table by table; a number of *over* brings its own source."""
+    """Overlay *over* on *base* table by table; a number of *over* has its own source."""
     merged = dict(base)
     for key, value in over.items():
         old = merged.get(key)

@@ -1,6 +1,6 @@
-"""The engines that serve models, one TOML file each, and loading a file of the user.
+"""The inference engines that serve models, one TOML file each, and loading of user files.
 
-An engine of one's own takes a shipped one and changes what differs::
+A custom engine extends a shipped one and changes what differs::
 
     extends = "vllm-ascend"
     name = "my_engine"
@@ -25,7 +25,7 @@ __all__ = ["Engine", "EngineError", "load", "names"]
 
 
 class EngineError(ValueError):
-    """An engine does not exist, or its file does not describe one; a line for each problem."""
+    """An engine does not exist, or its file is invalid; one line per problem."""
 
 
 @cache
@@ -36,11 +36,10 @@ def names() -> tuple[str, ...]:
 
 
 def load(name: str | os.PathLike[str] | Engine) -> Engine:
-    """Load the engine called *name*, or of the TOML file at that path.
+    """Load the engine called *name*, or from the TOML file at that path.
 
-    A string is a path when it ends in `.toml`, starts with `./`, `../`, `/` or `~`, or holds a `/`
-    and is a file. Raises EngineError where there is no such engine or its file does not describe
-    one.
+    A string is a path if it ends in `.toml`, starts with `./`, `../`, `/` or `~`, or contains a `/`
+    and names a file. Raises EngineError if there is no such engine or its file is invalid.
 
     >>> load("xlite").name
     'xlite'

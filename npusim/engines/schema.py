@@ -1,7 +1,7 @@
-"""The schema of an engine file: what it launches for a step, and what its host takes for that.
+"""The schema of an engine file: the kernels it launches for a step, and the host's time for them.
 
-A host launches kernels one by one, or a graph of them at once. While it works the card works too,
-unless it is *awaited*: ``step = before_us + max(card, host)``, or their sum for what is awaited.
+A host launches kernels one by one, or a graph of them at once. It works in parallel to the card
+unless the card waits for it: ``step = before_us + max(card, host)``, or their sum if *awaited*.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Dispatch", "Engine", "Host", "Phase", "Quant"]
 HostMicroseconds = Annotated[float, Within(0, 10_000_000, "us", "hosts take up to 0.2 s a request")]
 Count = Annotated[int, Within(1, 1 << 24, "of them", "graphs are for up to thousands of tokens")]
 Quant = Literal["float", "w8a8", "w8a8-static", "w4a16"]
-"""Weights: as they are, int8 with a scale for each token or a fixed one, int4."""
+"""Weights: unquantised, int8 with a scale per token or a static one, or int4."""
 
 
 def _known_word(word: str) -> str:
@@ -44,13 +44,13 @@ Lists = dict[Quant, Words]
 
 
 class Host(Part):
-    """What the host takes, whatever a step does."""
+    """The host's time that does not depend on the step."""
 
     before_us: HostMicroseconds
-    """Between the last kernel of a step and the first of the next one: sampling's ids to the host,
-    the scheduler, inputs."""
+    """From the last kernel of a step to the first of the next one: sampled ids to the host,
+    scheduler, inputs."""
     request_us: HostMicroseconds
-    """Of a request before the first kernel of its prompt and after the last: server, tokens,
+    """Per request, before the first kernel of its prompt and after the last one: server, tokens,
     scheduler."""
 
 
@@ -62,19 +62,18 @@ class Phase(Part):
     launch_us: HostMicroseconds
     """The host's time for one such launch."""
     layer_us: HostMicroseconds
-    """The host's time for each layer in addition: graphs that it replays, arguments that it binds
-    anew."""
+    """The host's additional time for each layer: replaying graphs, rebinding arguments."""
     is_awaited: Flag
-    """Whether the card stands still while the host works on a layer."""
+    """Whether the card is idle while the host works on a layer."""
     gap_us: HostMicroseconds
-    """From the end of a kernel to the start of the next one where both are launched already."""
+    """From the end of a kernel to the start of the next one if both are already launched."""
     graph_tokens: Annotated[tuple[Count, ...], SOURCED, Field(strict=False)]
-    """The tokens for which there are graphs: a step is padded to the next one, and beyond the last
-    every kernel is launched singly and nothing is awaited. Empty where there are no graphs."""
+    """Token counts for which there are graphs: a step is padded to the next one; beyond the last,
+    every kernel is launched singly and nothing is awaited. Empty if there are no graphs."""
 
 
 class Dispatch(Part):
-    """When tokens go straight to the cards of their experts."""
+    """When tokens are sent directly to the cards of their experts."""
 
     least_cards: Count
     most_local_experts: Count
@@ -82,44 +81,44 @@ class Dispatch(Part):
 
 
 class Weights(Part):
-    """How weights lie in memory."""
+    """Layout of weights in memory."""
 
     float_layout: Annotated[Literal["ND", "NZ"], SOURCED]
-    """Of floats; those of int8 are in FRACTAL_NZ."""
+    """Layout of float weights; int8 weights are in FRACTAL_NZ."""
     lm_head_layout: Annotated[Literal["ND", "NZ"], SOURCED]
 
 
 class Streams(Part):
-    """What runs on a second stream, at the same time as the rest."""
+    """Work on a second stream, in parallel to the rest."""
 
     shared_experts: Flag
-    """Whether the expert of all tokens does."""
+    """Whether the shared expert runs there."""
 
 
 class Kernels(Part):
-    """The kernels of a step, in the order of their launches."""
+    """The kernels of a step, in launch order."""
 
     attention: Lists
-    """Of a layer with heads, from its first norm to the sum of cards."""
+    """For a layer with heads, from its first norm to the sum over cards."""
     latent: Lists = Field(default_factory=dict)
-    """The same with latent attention (MLA), in decode."""
+    """The same for latent attention (MLA), in decode."""
     latent_prefill: Lists = Field(default_factory=dict)
-    """The same in prefill."""
+    """The same for latent attention in prefill."""
     mlp: Lists
-    """Of a dense layer, from its second norm."""
+    """For a dense layer, from its second norm."""
     experts: Lists = Field(default_factory=dict)
-    """Of a layer with experts, from its second norm, where every card has all tokens."""
+    """For a layer with experts, from its second norm, if every card has all tokens."""
     dispatch: Lists = Field(default_factory=dict)
-    """The same where kernels send tokens straight to the cards of their experts."""
+    """The same if kernels send tokens directly to the cards of their experts."""
     exchange: Lists = Field(default_factory=dict)
     """The same by collectives, for more tokens than such kernels take."""
     before: Words
     after: Words
-    """From the last norm to the ids of words."""
+    """From the last norm to the ids of the new tokens."""
 
 
 class Engine(Part):
-    """What serves a model, with the source of every number and list."""
+    """An engine that serves a model, with the source of every figure and list."""
 
     thing: ClassVar[str] = "engine"
     name: Name
@@ -128,11 +127,11 @@ class Engine(Part):
     prefill: Phase
     weights: Weights
     dispatch: dict[Literal["A2", "A3"], Dispatch]
-    """Series -> when; left out where it never does."""
+    """Series -> its conditions; absent if tokens are never sent directly."""
     streams: Streams
     kernels: Kernels
     sources: dict[str, Source] = Field(default_factory=dict, repr=False)
-    """Dotted key of each number and list -> where it comes from."""
+    """Dotted key of each figure and list -> its source."""
 
     def __hash__(self) -> int:
         return hash(self.name)

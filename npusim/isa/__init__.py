@@ -1,11 +1,11 @@
 """The micro-ops: the instructions of a core, one frozen record each, grouped by pipe.
 
-A micro-op says *what*, which of its operands it reads and writes, and what work is counted of it
-(``micro_op``); whether a chip accepts it stands in ``check/rules``, what it computes in
-``values/semantics``, how long it holds its pipe in ``timing/cost``. Each of these has a table with
-an entry for every micro-op, checked when it is imported. Names follow Ascend C (DataCopy, Cast,
-Add, Muls, Duplicate, Brcb, SetFlag, PipeBarrier, ...); the pipes are those of the Ascend C guide
-(asc-devkit, docs/zh/guide). docs/sources.md lists the sources.
+A micro-op states its operation, which operands it reads and writes, and what work counts for it
+(``micro_op``). Whether a chip accepts it is in ``check/rules``, what it computes in
+``values/semantics``, and how long it occupies its pipe in ``timing/cost``. Each of these has a
+table with an entry for every micro-op, which is checked on import. Names follow Ascend C (DataCopy,
+Cast, Add, Muls, Duplicate, Brcb, SetFlag, PipeBarrier, ...); the pipes are those of the Ascend C
+guide (asc-devkit, docs/zh/guide). docs/sources.md lists the sources.
 
 Operands are ranges: :class:`Local` in a buffer of the core, :class:`Global` in global memory.
 Global memory is named, not addressed: each block binds a program's names to tensors and offsets, so
@@ -265,7 +265,7 @@ __all__ = [
 ]
 
 MICRO_OPS: tuple[type[MicroOp], ...] = declared()
-"""Every micro-op that there is."""
+"""All micro-ops."""
 ORDERING: tuple[type[MicroOp], ...] = tuple(
     kind for kind in MICRO_OPS if isinstance(vars(kind)["work"], Ordering)
 )

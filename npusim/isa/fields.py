@@ -1,8 +1,8 @@
-"""What the fields of a record can hold, read off their annotations, so that none is forgotten.
+"""Checks of the fields of a record, derived from their annotations, so that none is forgotten.
 
 A micro-op is a dataclass: ``count: int`` and ``op: Literal["min", "max"]`` say what an instruction
-can encode, and ``Annotated[int, Range(1, 4095)]`` how wide its field is. :func:`misfit` holds a
-record to all of that, its operands included, before anything calculates with it.
+can encode, and ``Annotated[int, Range(1, 4095)]`` the range of its field. :func:`misfit` checks a
+record and its operands against all of that before anything computes with it.
 
 >>> from npusim.isa.operands import Global
 >>> misfit(Global("x", 0, 32, bursts=0.5))
@@ -27,7 +27,7 @@ __all__ = ["BYTES", "COUNT", "SIGNED_64", "UNSIGNED_64", "OneOf", "Range", "misf
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Integers from *low* to *high* alone."""
+    """Integers from *low* to *high*."""
 
     low: int
     high: int
@@ -38,28 +38,28 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """One of *names* alone."""
+    """One of *names*."""
 
     names: tuple[str, ...]
 
 
 SIGNED_64 = Range(-(2**63), 2**63 - 1)
-"""What a scalar register holds."""
+"""The values of a scalar register."""
 UNSIGNED_64 = Range(0, 2**64 - 1)
-"""What a quantisation parameter holds."""
+"""The values of a quantisation parameter."""
 COUNT = Range(1, 2**32 - 1)
-"""How often something happens: 32 bits are the widest field of a copy (DataCopyExtParams)."""
+"""Repetitions: 32 bits are the widest field of a copy (DataCopyExtParams)."""
 BYTES = Range(0, 2**32 - 1)
-"""How far apart things lie: the same."""
+"""Distances in bytes: the same 32 bits."""
 ADDRESS = Range(-(2**47), 2**47 - 1)
-"""The range of integers that are not narrowed: as far as an address of 48 bits reaches."""
+"""The range of integers without a narrower annotation: an address of 48 bits."""
 
 
 def misfit(record: object) -> str | None:
-    """What is wrong with the first field of *record* that its annotation does not allow, or None.
+    """Describe the first field of *record* that violates its annotation, or return None.
 
-    *record* is an instance of a dataclass. The text names the field, what it must be, what came
-    and what to do.
+    *record* is an instance of a dataclass. The text gives the field, the values it allows, the
+    value found and the remedy.
     """
     form = _FORMS.get(type(record)) or _form_of_class(type(record))
     if form.fits(record):
@@ -69,7 +69,7 @@ def misfit(record: object) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """What one annotation allows."""
+    """The check for one annotation."""
 
     fits: Callable[[Any], bool]
     wanted: str
@@ -86,11 +86,11 @@ def _complaint(form: _Form, value: object, path: str) -> str:
 
 
 LONGEST = 60
-"""Characters that a number or a name may take in a message."""
+"""Longest number or name that a message shows in full."""
 
 
 def _shown(value: object) -> str:
-    """*value* for a message: itself if it is short, else what it is."""
+    """*value* for a message: the value if it is short, else its type."""
     if isinstance(value, int) and value.bit_length() > 3 * LONGEST:
         return f"one of {value.bit_length()} bits"
     if value is None or isinstance(value, int | float | str | np.integer | np.floating):
@@ -103,7 +103,7 @@ def _shown(value: object) -> str:
 
 
 def _form(annotation: Any) -> _Form:
-    """What *annotation*, resolved, allows."""
+    """The form for *annotation*, which must be resolved."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         limit = next(x for x in arguments if isinstance(x, Range | OneOf))
@@ -123,7 +123,7 @@ def _form(annotation: Any) -> _Form:
 
 
 def _is_value(kind: type) -> bool:
-    """Whether an instance of *kind* is what its fields are, and has not checked them itself."""
+    """Whether an instance of *kind* is a plain record, whose fields have not been checked yet."""
     return is_dataclass(kind) and "__eq__" in vars(kind) and "__post_init__" not in vars(kind)
 
 
@@ -141,7 +141,7 @@ def _integer(within: Range) -> _Form:
     def fits(value: object) -> bool:
         if type(value) is int:
             return low <= value <= high
-        # What numpy calculates with sizes are int64; narrower integers would overflow on the way.
+        # numpy computes sizes as int64; narrower integers would overflow on the way.
         return type(value) is np.int64 and bool(low <= value <= high)
 
     wanted = "an integer of at most 48 bits" if within is ADDRESS else str(within)
@@ -149,7 +149,7 @@ def _integer(within: Range) -> _Form:
 
 
 def _is_real(value: object) -> bool:
-    # A whole number that no float holds would be infinite.
+    # An integer too large for a float would become infinite.
     if type(value) is int:
         return abs(value) <= UNSIGNED_64.high
     return isinstance(value, float | np.integer | np.floating)
@@ -159,7 +159,7 @@ _PLAIN: dict[object, _Form] = {
     int: _integer(ADDRESS),
     float: _Form(_is_real, "a number"),
     bool: _Form(lambda value: type(value) is bool, "True or False"),
-    # Names and reasons are printed for people, who must see all of them.
+    # Names and reasons are printed, so every character must be visible.
     str: _Form(lambda value: type(value) is str and value.isprintable(), "a printable string"),
     types.NoneType: _Form(lambda value: value is None, "None"),
     DType: _Form(
@@ -182,7 +182,7 @@ def _union(forms: tuple[_Form, ...]) -> _Form:
     tests = tuple(form.fits for form in forms)
 
     def parts(value: object) -> Iterable[tuple[str, Any, _Form]]:
-        # A value is of one class, so that one form at most takes it to pieces.
+        # A value has one class, so at most one form has parts for it.
         return next((found for form in forms if (found := tuple(form.parts(value)))), ())
 
     wanted = " or ".join(form.wanted for form in forms)
@@ -216,22 +216,22 @@ def _dict(key: _Form, each: _Form) -> _Form:
 
 
 _FORMS: dict[type, _Form] = {}
-"""The forms of classes whose fields have been read before."""
+"""The forms of classes already analysed."""
 
 
 def _form_of_class(kind: Any) -> _Form:
-    """An instance of *kind*, a dataclass, with every field as its annotation says."""
+    """An instance of *kind*, a dataclass, whose fields satisfy their annotations."""
     if kind in _FORMS:
         return _FORMS[kind]
     hints = get_type_hints(kind, include_extras=True)
     forms = [(field.name, _form(hints[field.name])) for field in fields(kind)]
     tests = tuple(form.fits for _, form in forms)
     names = [name for name, _ in forms]
-    # attrgetter gives a tuple for several names only.
+    # attrgetter returns a tuple only for several names.
     values_of = attrgetter(*names) if len(names) > 1 else None
 
     def fits(value: object) -> bool:
-        # Of every micro-op of every body: no loop here, in which each test is another function.
+        # Runs for every micro-op of every body, so there is no loop over tests here.
         if type(value) is not kind:
             return False
         values = values_of(value) if values_of else [getattr(value, name) for name in names]

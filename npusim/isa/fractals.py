@@ -1,6 +1,6 @@
-"""Micro-ops that fill L0A and L0B fractal by fractal, or with the columns of an image.
+"""Micro-ops that fill L0A and L0B fractal by fractal, or from the windows of an image (im2col).
 
-A fractal has 512 bytes: 16 rows of 32 bytes in L1 and in L0A, in L0B the same turned.
+A fractal has 512 bytes: 16 rows of 32 bytes in L1 and in L0A, transposed in L0B.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ POSITION = Range(0, 2**16 - 1)
 
 
 IMAGE_INSTRUCTIONS = 3
-"""Its own, and those that set the size of the image and the padding (asc-devkit@82b89a1,
-impl/basic_api/dav_c220/kernel_operator_mm_impl.h). That these wait in the queue too is assumed."""
+"""Its own, and those that set the image size and the padding (asc-devkit@82b89a1,
+impl/basic_api/dav_c220/kernel_operator_mm_impl.h). That they also take queue entries is assumed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadFractals(MicroOp):
-    """Copy fractals from L1 to L0A or L0B, turned or not (LoadData 2D, LoadDataWithTranspose).
+    """Copy fractals from L1 to L0A or L0B (LoadData 2D), or transpose them (LoadDataWithTranspose).
 
-    A repeat copies one fractal; turned, as many as make a square (asc-devkit,
-    LoadDataWithTranspose.md): of 16 bits one, of 8 bits two below each other, of 32 bits two next
-    to each other, of 4 bits four. Repeats begin *src_stride* fractals or squares apart, and in the
-    destination *dst_stride* fractals; those of a square lie *inner_stride* fractals apart there.
-    *src* and *dst* begin with the first fractal and name all up to the last one.
+    A repeat copies one fractal, or when transposing, as many as form a square (asc-devkit,
+    LoadDataWithTranspose.md): one of 16 bits, two below each other of 8 bits, two next to each
+    other of 32 bits, four of 4 bits. Repeats begin *src_stride* fractals or squares apart, and in
+    the destination *dst_stride* fractals; the fractals of a square are *inner_stride* apart there.
+    *src* and *dst* begin with the first fractal and extend to the last one.
     """
 
     dst: Local
@@ -88,7 +88,7 @@ class LoadFractals(MicroOp):
 
 
 def turned_squares(fractals: Array) -> Array:
-    """`(repeats, fractals of a square, 16, elements of a row)`, each square turned."""
+    """`(repeats, fractals of a square, 16, elements of a row)`, each square transposed."""
     repeats, inner, rows, width = fractals.shape
     if inner * rows == width:
         return fractals.reshape(repeats, width, width).swapaxes(1, 2).reshape(fractals.shape)
@@ -99,13 +99,13 @@ def turned_squares(fractals: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class LoadImage(MicroOp):
-    """Fill L0A or L0B with a piece of an image's columns (LoadData with LoadData3DParamsV2).
+    """Fill L0A or L0B with a tile of an image's im2col matrix (LoadData with LoadData3DParamsV2).
 
     *src* is an image of *channels*, a multiple of C0, in L1: (channels / C0, height, width, C0). A
-    window slides over it. Each of its positions, row by row, is a row of a matrix, whose columns
-    are the elements in the window: by C0 channels, then by row and column of the filter. Of that
-    the piece of *m* x *k* from (*m_start*, *k_start*) on goes to L0A as Zz, turned before with
-    *transpose*, or to L0B as Zn.
+    window slides over it. Each window position, row by row, is a row of a matrix, whose columns are
+    the elements in the window: by blocks of C0 channels, then by row and column of the filter. The
+    *m* x *k* tile of that matrix from (*m_start*, *k_start*) goes to L0A as Zz, transposed first
+    with *transpose*, or to L0B as Zn.
     """
 
     dst: Local
@@ -139,7 +139,7 @@ class LoadImage(MicroOp):
 
     @property
     def positions(self) -> tuple[int, int]:
-        """Rows and columns of positions that the window has."""
+        """Window positions along the height and along the width."""
         high = self.height + self.pad_top + self.pad_bottom
         wide = self.width + self.pad_left + self.pad_right
         reach = self.dilation_height * (self.filter_height - 1)
@@ -151,7 +151,7 @@ class LoadImage(MicroOp):
 
     @property
     def elements(self) -> Numbers:
-        """Which element of *src* each one of the piece is, `(m, k)`; -1 for padding."""
+        """The index in *src* of each element of the tile, `(m, k)`; -1 for padding."""
         return _elements(self)
 
     def __str__(self) -> str:

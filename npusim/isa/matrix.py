@@ -1,8 +1,8 @@
-"""Micro-ops around the cube: matrices on their way from L1 through L0 and out again.
+"""Micro-ops around the cube: matrices move from L1 to L0, are multiplied, and leave L0C.
 
 A matrix in a buffer is given by its first byte and its layout (``data/layout``): Nz in L1, Zz in
-L0A, Zn in L0B, Nz of 16 x 16 in L0C. Each micro-op takes the matrix from its operand's first
-byte on and reads or writes whole fractals; `count` says how many elements that are.
+L0A, Zn in L0B, Nz of 16 x 16 in L0C. Each micro-op starts at the first byte of its operand and
+reads or writes whole fractals; `count` is the number of their elements.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ __all__ = [
 ]
 
 QuantMode = Literal["none", "cast", "deqf16", "req8", "qf322b8"]
-"""What is done to the numbers of L0C on their way out.
+"""Conversion of the elements of L0C on their way out.
 
-none    as they are
+none    unchanged
 cast    fp32 -> fp16 or bf16, ties to even (F322F16, F322BF16)
 deqf16  int32 -> fp16, times the scale (DEQF16; VDEQF16 with a scale for each column)
 req8    int32 -> int8, times the scale, saturated to nine bits, plus the offset (REQ8, VREQ8)
@@ -52,9 +52,9 @@ Init = Literal["zero", "bias", "accumulate"]
 class LoadNd2Nz(MicroOp):
     """Copy rows of global memory into L1 as Nz (DataCopy with Nd2NzParams).
 
-    *src* is the matrix, a burst a row; in L1 it is part of one of *dst_rows* rows, so that columns
-    of fractals lie ``dst_rows x 32`` bytes apart, and rows lie *row_stride* times 32 bytes apart.
-    Columns are filled up with zeros to a whole C0; rows below the last one are left as they were.
+    *src* is the matrix, one burst per row. In L1 it is part of a matrix of *dst_rows* rows: columns
+    of fractals are ``dst_rows x 32`` bytes apart, and rows are *row_stride* times 32 bytes apart.
+    Columns are padded with zeros to a whole C0; rows below the last one are not written.
     """
 
     dst: Local
@@ -88,10 +88,10 @@ class LoadNd2Nz(MicroOp):
 class LoadData(MicroOp):
     """Fill L0A or L0B from an Nz matrix in L1 (LoadData).
 
-    The piece of *rows* x *columns* from (*row*, *column*) on, both multiples of a fractal, of a
-    matrix of *src_rows* rows that begins at *src*. L0A gets it as Zz. L0B gets it as the Zn of its
-    transpose: the fractals of the one are those of the other. With *transpose* the piece is
-    turned on the way, so L0A then expects `(k, m)` in L1 and L0B `(k, n)`.
+    Takes the *rows* x *columns* tile from (*row*, *column*), both multiples of a fractal, of a
+    matrix of *src_rows* rows that begins at *src*. L0A receives it as Zz. L0B receives the Zn of
+    its transpose, which has the same fractals. With *transpose* the tile is transposed on the way,
+    so L0A then expects `(k, m)` in L1 and L0B `(k, n)`.
     """
 
     dst: Local
@@ -133,7 +133,7 @@ class LoadData(MicroOp):
 class LoadTable(MicroOp):
     """Copy a vector from L1 into the bias table (mte1) or the fixpipe buffer (fixpipe).
 
-    float16 becomes float32 on the way into the bias table (DataCopy, C1 to C2).
+    float16 is converted to float32 on the way into the bias table (DataCopy, C1 to C2).
     """
 
     dst: Local
@@ -154,9 +154,9 @@ class Mmad(MicroOp):
     """`dst (m, n) = start + a (m, k) @ b (k, n)` (Mmad).
 
     *a* is Zz in L0A, *b* Zn in L0B, *dst* Nz in L0C: float32 or int32. It starts from zero, from
-    *bias* `(n,)` in the bias table, or from what *dst* holds. Elements beyond m, n and k take no
-    part. With *gemv* *a* is one row, whose elements lie one behind the other (asc-devkit, GEMV.md).
-    For *unit_flag* see :class:`Fixpipe`.
+    *bias* `(n,)` in the bias table, or from the contents of *dst*. Elements beyond m, n and k are
+    ignored. With *gemv* *a* is one row of contiguous elements (asc-devkit, GEMV.md). For
+    *unit_flag* see :class:`Fixpipe`.
     """
 
     dst: Local
@@ -179,7 +179,7 @@ class Mmad(MicroOp):
 
     @property
     def start(self) -> Local | None:
-        """What the sum starts from: what *dst* holds, the bias, or None for zero."""
+        """The operand from which the sum starts: *dst*, the bias, or None for zero."""
         return self.dst if self.init == "accumulate" else self.bias
 
     @property
@@ -197,19 +197,19 @@ class Mmad(MicroOp):
 class Fixpipe(MicroOp):
     """Write `(m, n)` of L0C to global memory or L1, converted by *mode* (Fixpipe).
 
-    *src* is Nz of *src_rows* rows. To global memory it goes as ND, a burst a row, or as Nz, a burst
-    a column of fractals: these are 16 columns wide, those of bytes 32, and with *channel_split*
-    those of float32 8. To L1 it goes as Nz of *dst_rows* rows. With *relu* what is below zero
-    counts as 0 before it is scaled. *scale* is one 64-bit quantisation parameter, or one a column
-    in the fixpipe buffer. With *atomic* the results are added to what is there, in the type of
-    *dtype*, or the larger or smaller stays, as *atomic_op* says.
+    *src* is Nz of *src_rows* rows. It goes to global memory as ND, one burst per row, or as Nz, one
+    burst per column of fractals; these have 16 columns, 32 for 1-byte types, and 8 for float32 with
+    *channel_split*. It goes to L1 as Nz of *dst_rows* rows. With *relu* negative values become 0
+    before scaling. *scale* is one 64-bit quantisation parameter, or one per column in the fixpipe
+    buffer. With *atomic* the results are combined with the contents of global memory, in type
+    *dtype*: added, or the maximum or minimum taken, as *atomic_op* says.
 
-    With *unit_flag*, an Mmad that has it too and this one hand L0C over 512 bytes at a time: either
-    may work right behind the other (asc-devkit, Mmad.md, Fixpipe.md, the guide's page on UnitFlag).
-    A program says so with two flags in place of one: the first one directly before the micro-op
-    that goes ahead, so that the other one starts when that starts, and the second one behind it,
-    which the other pipe awaits before it goes on. Where only one of two accesses to L0C has it, or
-    the first flag is missing, they race.
+    With *unit_flag*, an Mmad that also has it and this one hand L0C over 512 bytes at a time:
+    either may run right behind the other (asc-devkit, Mmad.md, Fixpipe.md, the guide's page on
+    UnitFlag). A program expresses this with two flags in place of one. The first directly precedes
+    the leading micro-op, so that the following one starts when it starts; the second follows it,
+    and the other pipe waits for it before it continues. If only one of two accesses to L0C has it,
+    or the first flag is missing, they race.
     """
 
     dst: Global | Local
@@ -241,19 +241,19 @@ class Fixpipe(MicroOp):
 
     @property
     def combined(self) -> str | None:
-        """How it combines with what is in global memory, if it does."""
+        """How it combines with the contents of global memory, or None."""
         return combination(self.atomic_op, self.dtype) if self.atomic else None
 
     @property
     def fractal_columns(self) -> int:
-        """Columns of a fractal of what goes to global memory as Nz."""
+        """Columns of a fractal when the destination is Nz in global memory."""
         if self.channel_split:
             return FRACTAL_ROWS // 2
         return max(FRACTAL_ROWS, c0(self.dtype))
 
     @property
     def footprint(self) -> Local:
-        """All bytes read of L0C, as one range."""
+        """All bytes read from L0C, as one range."""
         columns = align_up(self.n, FRACTAL_ROWS)
         return Local(
             self.src.buffer, self.src.offset_bytes, self.src.dtype, self.src_rows * columns
@@ -281,8 +281,8 @@ class Fixpipe(MicroOp):
 class CopyL0c(MicroOp):
     """Move `(m, n)` of L0C into the unified buffer, converted by *mode* (DataCopy, CO1 to CO2).
 
-    Coupled cores only, on their vector pipe. *dst* is Nz of as many rows as *src*; its fractals are
-    16 columns wide, those of int8 32. *scale* as in :class:`Fixpipe`, in the unified buffer.
+    Coupled cores only, on their vector pipe. *dst* is Nz with as many rows as *src*; its fractals
+    have 16 columns, 32 for int8. *scale* is as in :class:`Fixpipe`, in the unified buffer.
     """
 
     dst: Local
@@ -309,10 +309,10 @@ class CopyL0c(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class BroadcastToL0c(MicroOp):
-    """Write a vector `(n,)` from the unified buffer into every one of *rows* rows of L0C.
+    """Write a vector `(n,)` from the unified buffer to each of *rows* rows of L0C.
 
-    Coupled cores only, which have no bias table (BroadCastVecToMM); *dst* is Nz, *rows* a multiple
-    of 16.
+    Coupled cores only, which have no bias table (BroadCastVecToMM); *dst* is Nz, and *rows* a
+    multiple of 16.
     """
 
     dst: Local
@@ -328,9 +328,9 @@ class BroadcastToL0c(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class CopyToL1(MicroOp):
-    """Move *bursts* pieces of *burst_bytes* from the unified buffer to L1 (DataCopy, UB to L1).
+    """Copy *bursts* bursts of *burst_bytes* from the unified buffer to L1 (DataCopy, UB to L1).
 
-    Coupled cores only. Pieces start *src_pitch_bytes* and *dst_pitch_bytes* apart.
+    Coupled cores only. Bursts start *src_pitch_bytes* and *dst_pitch_bytes* apart.
     """
 
     dst: Local

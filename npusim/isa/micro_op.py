@@ -1,7 +1,7 @@
-"""What a micro-op is: a frozen record that declares its pipe, its operands' roles and its work.
+"""Base of micro-ops: frozen records that declare their pipe, the roles of operands and their work.
 
-Whatever asks which bytes a micro-op touches (races, rules, costs, traces) asks the functions below,
-and these ask the declaration. A class without one is refused when it is made.
+Code that needs the bytes a micro-op touches (races, rules, costs, traces) calls the functions
+below, which read the declaration. A class without one is refused at definition.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """How a micro-op uses one of its operands. An operand that is None, or no range, is not used.
+    """How a micro-op uses one of its operands. An operand that is None, or no range, is unused.
 
     The roles of a class are in the order in which :func:`reads` and :func:`writes` give them.
     """
@@ -48,13 +48,13 @@ class Role:
     access: Literal["read", "written", "updated"]
     """Updated is read and written."""
     memory: Literal["local", "global", "register"] = "local"
-    """A buffer, global memory or a register; an operand that may be several has a role for each."""
+    """A buffer, global memory or a register; an operand that allows several has a role for each."""
     touched: str | None = None
-    """Attribute with the bytes touched: a Local, several, or None; left out, the operand itself.
+    """Attribute with the bytes touched: a Local, several, or None; by default the operand itself.
 
-    Of registers it has their names, a tuple."""
+    For registers it holds their names, a tuple."""
     combined: str | None = None
-    """Attribute with how it combines with what global memory holds, None where it overwrites."""
+    """Attribute that says how it combines with global memory, None where it overwrites."""
 
     @property
     def is_read(self) -> bool:
@@ -66,7 +66,7 @@ class Role:
 
     @property
     def attribute(self) -> str:
-        """Where the bytes touched are found."""
+        """The attribute with the bytes touched."""
         return self.operand if self.touched is None else self.touched
 
 
@@ -82,7 +82,7 @@ class MicroOp:
     _writes: ClassVar[Callable[[Any], tuple[Local, ...]]]
     _global_role: ClassVar[Role | None]
     _registers_read: ClassVar[tuple[str, ...]]
-    """Attributes in which they are found."""
+    """Attributes that hold them."""
     _registers_set: ClassVar[tuple[str, ...]]
 
     if TYPE_CHECKING:
@@ -94,12 +94,12 @@ class MicroOp:
 
         @property
         def work(self) -> Work:
-            """What is counted of it."""
+            """The work that counts for it."""
 
     def __init_subclass__(cls) -> None:
         """Check the declaration of *cls* and derive what it touches; raises TypeError.
 
-        A dataclass with slots is made twice, and checked twice.
+        A dataclass with slots is created twice, and checked twice.
         """
         super().__init_subclass__()
         _check(cls)
@@ -116,25 +116,25 @@ _DECLARED: dict[str, type[MicroOp]] = {}
 
 
 def declared() -> tuple[type[MicroOp], ...]:
-    """All micro-ops that there are by now, each once."""
+    """All micro-ops defined so far, each once."""
     return tuple(_DECLARED.values())
 
 
-# ---- what a declaration says ----
+# ---- queries of a declaration ----
 
 
 def reads(op: MicroOp) -> tuple[Local, ...]:
-    """What *op* reads in the buffers of its core."""
+    """The ranges that *op* reads in the buffers of its core."""
     return op._reads()
 
 
 def writes(op: MicroOp) -> tuple[Local, ...]:
-    """What *op* writes in the buffers of its core."""
+    """The ranges that *op* writes in the buffers of its core."""
     return op._writes()
 
 
 def global_operand(op: MicroOp) -> Global | None:
-    """Where *op* reads or writes global memory; None if it stays inside the core."""
+    """The operand of *op* in global memory; None if it stays inside the core."""
     role = op._global_role
     if role is None:
         return None
@@ -143,9 +143,9 @@ def global_operand(op: MicroOp) -> Global | None:
 
 
 def copied_place(op: MicroOp) -> Global | None:
-    """Where a copy reads or writes global memory; None for what is no copy.
+    """The operand of a copy in global memory; None if *op* is not a copy.
 
-    The scalar unit reads single elements of it through its own cache, which is none.
+    The scalar unit reads single elements through its own cache, which does not count as a copy.
     """
     return None if op.pipe == "scalar" else global_operand(op)
 
@@ -157,9 +157,9 @@ def writes_global(op: MicroOp) -> bool:
 
 
 def combined_as(op: MicroOp) -> str | None:
-    """How *op* combines with what global memory holds, which two such do in any order alike.
+    """How *op* combines with the contents of global memory, if the order of two does not matter.
 
-    That is the type in which it adds, or `max` or `min` and the type; None if it does not.
+    It is the type for additions, or `max` or `min` and the type; None if it does not combine.
     """
     role = op._global_role
     if role is None or role.combined is None or not isinstance(getattr(op, role.operand), Global):
@@ -169,7 +169,7 @@ def combined_as(op: MicroOp) -> str | None:
 
 
 def registers_read(op: MicroOp) -> tuple[Register, ...]:
-    """The registers that *op* reads and has not set itself before."""
+    """The registers that *op* reads before setting them itself."""
     return _registers(op, op._registers_read)
 
 
@@ -190,7 +190,7 @@ def _registers(op: MicroOp, attributes: tuple[str, ...]) -> tuple[Register, ...]
 
 
 def moved(op: MicroOp, nbytes: int) -> MicroOp:
-    """*op* with its range of global memory *nbytes* further on."""
+    """*op* with its range of global memory shifted by *nbytes*."""
     role, place = op._global_role, global_operand(op)
     if role is None or place is None or not nbytes:
         return op
@@ -199,9 +199,9 @@ def moved(op: MicroOp, nbytes: int) -> MicroOp:
 
 
 def ends(op: MicroOp) -> tuple[str, str]:
-    """From which memory to which one *op* moves bytes: names of buffers, or `gm`.
+    """The source and destination memory of the bytes that *op* moves: buffer names, or `gm`.
 
-    Of several operands in buffers the first one says it.
+    With several operands in buffers, the first one decides.
     """
     if global_operand(op) is None:
         return reads(op)[0].buffer, writes(op)[0].buffer
@@ -214,10 +214,10 @@ Entry = TypeVar("Entry")
 
 
 class Table(dict[type[MicroOp], Entry], Generic[Entry]):
-    """What one part of the simulator says of each micro-op.
+    """The entry that one part of the simulator has for each micro-op.
 
-    Raises TypeError when it is made without one of *kinds*, and when it is asked about a micro-op
-    that it lacks. *who* names the table, *what* an entry.
+    Raises TypeError on creation if one of *kinds* is missing, and on access to a micro-op without
+    an entry. *who* names the table, *what* an entry.
     """
 
     def __init__(
@@ -249,7 +249,7 @@ _OPERAND = re.compile(r"\b(Local|Global|Register)\b")
 
 
 def _check(cls: type[MicroOp]) -> None:
-    """Raise TypeError unless *cls* declares all that a micro-op must."""
+    """Raise TypeError unless *cls* declares everything that a micro-op must."""
     name = f"isa.{cls.__name__}"
     if cls.__bases__ != (MicroOp,):
         above = ", ".join(base.__name__ for base in cls.__bases__)
@@ -299,8 +299,8 @@ def _is_local_write(role: Role) -> bool:
 
 
 def _ranges(attributes: Iterable[str]) -> Callable[[MicroOp], tuple[Local, ...]]:
-    """A function that gives what is found in *attributes* of a micro-op, as one tuple."""
-    # Races are looked for in every micro-op of every body, so the usual cases come first.
+    """A function that collects the ranges in *attributes* of a micro-op in one tuple."""
+    # Race detection calls this for every micro-op of every body, so the usual cases come first.
     names = tuple(attributes)
     if not names:
         return lambda _: ()
@@ -324,7 +324,7 @@ def _ranges(attributes: Iterable[str]) -> Callable[[MicroOp], tuple[Local, ...]]
 
 
 def _flat(found: tuple[object, ...]) -> tuple[Local, ...]:
-    """The ranges among *found*, in which some may be left out and others come several at once."""
+    """The ranges among *found*, where some are None and others are tuples of ranges."""
     ranges: list[Local] = []
     for each in found:
         if isinstance(each, tuple):

@@ -16,21 +16,21 @@ from npusim.isa.work import Transfer, Work
 __all__ = ["AtomicOp", "Load", "Padding", "Store", "combination"]
 
 AtomicOp = Literal["add", "max", "min"]
-"""What a copy to global memory does with what is there."""
+"""How a copy to global memory combines with its contents."""
 
 
 def combination(op: AtomicOp, dtype: DType) -> str:
-    """The name of *op* in *dtype*; additions are called by their type alone."""
+    """The name of *op* in *dtype*; additions are named by their type alone."""
     return dtype.name if op == "add" else f"{op} {dtype.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """What stands around each burst of a Load (DataCopyPadExtParams), in elements of its *dst*.
+    """Padding around each burst of a Load (DataCopyPadExtParams), in elements of its *dst*.
 
-    *left* elements lie before it and *right* ones behind it, and as many more as fill up the last
-    block. All are *value*; with None it is not known what they are. Where there are none to the
-    left or right, what fills up the block is the first element of the burst.
+    *left* elements precede the burst, and *right* ones follow it, plus as many as fill the last
+    block. All are *value*, or undefined if it is None. If there are none to the left or right, the
+    last block is filled with the first element of the burst.
     """
 
     left: Annotated[int, Range(0, BLOCK_BYTES)] = 0
@@ -57,8 +57,8 @@ class Padding:
 class Load(MicroOp):
     """Copy bursts from global memory, *pitch_bytes* from start to start in the buffer (DataCopy).
 
-    A burst that is no multiple of 32 bytes is padded with zeros up to the next one, or as *padding*
-    says (DataCopyPad). *dst* names all that is written but what fills up the last block.
+    A burst that is no multiple of 32 bytes is padded with zeros to the next one, or as *padding*
+    says (DataCopyPad). *dst* covers everything written except what fills the last block.
     """
 
     dst: Local
@@ -99,10 +99,11 @@ class Load(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class Store(MicroOp):
-    """Copy bursts to global memory; the other way round of :class:`Load`. *src* names all of them.
+    """Copy bursts to global memory, the reverse of :class:`Load`. *src* covers all of them.
 
-    With *atomic* the elements are added to what is there, as that type (SetAtomicAdd), or the
-    larger or smaller one stays, as *atomic_op* says (SetAtomicMax, SetAtomicMin).
+    With *atomic* the elements are combined with the contents of global memory in that type: added
+    (SetAtomicAdd), or the maximum or minimum taken, as *atomic_op* says (SetAtomicMax,
+    SetAtomicMin).
     """
 
     dst: Global
@@ -122,7 +123,7 @@ class Store(MicroOp):
 
     @property
     def combined(self) -> str | None:
-        """How it combines with what is there, if it does."""
+        """How it combines with the contents of global memory, or None."""
         return None if self.atomic is None else combination(self.atomic_op, self.atomic)
 
     @property

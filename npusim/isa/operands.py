@@ -1,4 +1,4 @@
-"""What micro-ops work on: ranges of a core's buffers and of global memory."""
+"""Operands of micro-ops: ranges of a core's buffers and of global memory."""
 
 from __future__ import annotations
 
@@ -35,43 +35,43 @@ BLOCK_BYTES = 32
 """A data block: the unit of the unified buffer and of DataCopy (asc-devkit, docs/zh/guide)."""
 
 BUFFERS = OneOf(("ub", "l1", "l0a", "l0b", "l0c", "bt", "fb"))
-"""The unified buffer, those around the cube, the bias table and the fixpipe buffer."""
+"""The unified buffer, the buffers of the cube, the bias table and the fixpipe buffer."""
 REPEAT_BLOCKS = 8
-"""Blocks of an operand in a repeat: 256 bytes are the most that a vector instruction takes."""
+"""Blocks of an operand in a repeat: a vector instruction takes at most 256 bytes."""
 ROW_BLOCKS = Range(1, 2**16 - 1)
-"""Blocks of a row of DataCopy, or of a repeat of Copy where it counts elements: 16 bits."""
+"""Blocks in a row of DataCopy, or in a repeat of Copy when counting elements: 16 bits."""
 REPEAT_BYTES = REPEAT_BLOCKS * BLOCK_BYTES
-"""Bytes of an operand in a whole repeat."""
+"""Bytes of an operand in a full repeat."""
 FLOATS_PER_BLOCK, FLOATS_PER_REPEAT = 8, 64
 """fp32 elements in a block of 32 bytes, and in a repeat of 256."""
 MAX_REPEATS = 2**8 - 1
 """The repeat count of a vector instruction has 8 bits (asc-devkit, docs/zh/guide)."""
 MAX_BURSTS = 2**12 - 1
-"""The field of DataCopy for the number of bursts has 12 bits, as that of Mmad for its extents.
+"""The burst count of DataCopy has 12 bits, as have the extents of Mmad.
 
-Assumed of every copy, also that of the unified buffer to L1.
+Assumed for every copy, including that from the unified buffer to L1.
 """
 STRIDE = Range(0, 2**16 - 1)
-"""Blocks from one to the next: 16 bits, the widest field of the instructions that stride."""
+"""Blocks from one start to the next: 16 bits, the widest stride field of any instruction."""
 
 MASK = Range(1, 2**REPEAT_BYTES - 1)
-"""Which lanes of a repeat take part, a bit each, the first one lowest (asc-devkit, SIMD计算说明/
-掩码.md). Those of bytes that fill half blocks are twice as many as `uint64_t mask[2]` has."""
+"""Active lanes of a repeat, one bit each, the first lane lowest (asc-devkit, SIMD计算说明/
+掩码.md). Types of 1 byte that fill half blocks need twice the bits of `uint64_t mask[2]`."""
 
 Register = str
-"""A scalar register holds a 64-bit integer; a float loaded into one is its bits."""
+"""Name of a scalar register of 64 bits; a float is held as its bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Local:
     """*count* elements in a buffer of the core, contiguous unless strides say otherwise.
 
-    A vector instruction reads *repeat_blocks* blocks of 32 bytes a repeat, *block_stride* blocks
-    apart, and starts the next repeat *repeat_stride* blocks further. They are eight, or as many
-    fewer as the operand is narrower than another one or as a mask leaves (asc-devkit,
-    docs/zh/guide). Of a *mask* that leaves no whole blocks the lanes stand here: *count* is that of
-    the elements that take part, and what lies between them is not the operand's. Without one the
-    last repeat may end early, as it does where the chip counts elements (Counter mode).
+    A vector instruction reads *repeat_blocks* blocks of 32 bytes per repeat, *block_stride* blocks
+    apart, and starts the next repeat *repeat_stride* blocks further. There are eight, or fewer when
+    the operand is narrower than another one or a mask disables blocks (asc-devkit, docs/zh/guide).
+    A *mask* that leaves partial blocks is given by its lanes: *count* is then the number of active
+    elements, and the inactive ones are not part of the operand. Without a mask the last repeat may
+    be partial, as in Counter mode, where the chip counts elements.
     """
 
     buffer: Annotated[str, BUFFERS]
@@ -85,7 +85,7 @@ class Local:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the elements take, gaps excluded."""
+        """Bytes of the elements, without gaps."""
         return self.dtype.nbytes(self.count)
 
     @property
@@ -98,8 +98,8 @@ class Local:
 
     @property
     def is_ragged(self) -> bool:
-        """Whether it is strided and no rectangle of blocks: masked, or with a last repeat or block
-        that ends early.
+        """Whether it is strided and no rectangle of blocks: masked, or with a partial last repeat
+        or block.
         """
         if not self.is_strided:
             return False
@@ -116,7 +116,7 @@ class Local:
 
     @property
     def repeats(self) -> int:
-        """How many repeats its elements take."""
+        """Number of repeats of its elements."""
         return ceil_div(self.count, self.repeat_elements)
 
     @property
@@ -152,7 +152,7 @@ class Local:
         return self.at(start, (self.count if where.stop is None else where.stop) - start)
 
     def again(self, count: int) -> Local:
-        """*count* elements that are those of the first block again and again: strides of 0."""
+        """*count* elements that repeat those of the first block: strides of 0."""
         return Local(self.buffer, self.offset_bytes, self.dtype, count, 0, 0)
 
     def as_dtype(self, dtype: DType, count: int | None = None) -> Local:
@@ -172,7 +172,7 @@ class Local:
 
 Numbers = NDArray[np.int64]
 _Shape = tuple[int, int, int, int, int, int | None]
-"""Bits of an element, how many there are, strides, blocks of a repeat, mask."""
+"""Bits per element, element count, strides, blocks per repeat, mask."""
 
 
 def _shape(local: Local) -> _Shape:
@@ -181,9 +181,9 @@ def _shape(local: Local) -> _Shape:
 
 
 def places(local: Local) -> Numbers:
-    """Where each element of a strided *local* begins, in bytes from its offset: `(count,)`.
+    """Byte offset of each element of a strided *local* from its start: `(count,)`.
 
-    Of elements of four bits each byte has a place, of two elements.
+    For 4-bit elements there is one offset per byte of two elements.
     """
     return _places(_shape(local))
 
@@ -197,7 +197,7 @@ def _places(shape: _Shape) -> Numbers:
 
 
 def _within(shape: _Shape) -> Numbers:
-    """Where the elements of the first repeat begin, of those of four bits their bytes."""
+    """Byte offsets of the elements of the first repeat; of the bytes for 4-bit elements."""
     bits, _, block_stride, _, repeat_blocks, mask = shape
     size = max(1, bits // 8)
     per_block = BLOCK_BYTES // size
@@ -213,7 +213,7 @@ def _reach(shape: _Shape) -> int:
     bits, count, _, repeat_stride, _, _ = shape
     within = _within(shape)
     before, rest = divmod(ceil_div(count * bits, max(8, bits)) - 1, within.size)
-    # The last repeat, and the one before it, which may reach further.
+    # The last repeat, and the previous one, which may extend further.
     ends = [before * repeat_stride * BLOCK_BYTES + int(within[: rest + 1].max())]
     if before:
         ends.append((before - 1) * repeat_stride * BLOCK_BYTES + int(within.max()))
@@ -222,15 +222,15 @@ def _reach(shape: _Shape) -> int:
 
 @lru_cache(maxsize=4096)
 def lanes(mask: int) -> Numbers:
-    """The numbers of the lanes that *mask* picks."""
+    """The indices of the lanes that *mask* enables."""
     return np.array([lane for lane, bit in enumerate(f"{mask:b}"[::-1]) if bit == "1"], np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class Global:
-    """*bursts* pieces of *burst_bytes* each, *stride_bytes* from start to start, in tensor *name*.
+    """*bursts* bursts of *burst_bytes* each, *stride_bytes* from start to start, in tensor *name*.
 
-    *offset_bytes* counts from where the block's binding of *name* begins.
+    *offset_bytes* is relative to the start of the block's binding of *name*.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Micro-ops of the vector pipe that move and fill elements; names follow Ascend C."""
+"""Micro-ops of the vector pipe that move or fill elements; names follow Ascend C."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Duplicate(MicroOp):
-    """Fill *dst* with one number, or with a register's bits."""
+    """Fill *dst* with one value, or with the bits of a register."""
 
     dst: Local
     scalar: float | Register
@@ -41,7 +41,7 @@ class Duplicate(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class Broadcast(MicroOp):
-    """Each element of *src* fills one 32-byte block of *dst* (Brcb)."""
+    """Fill one 32-byte block of *dst* with each element of *src* (Brcb)."""
 
     dst: Local
     src: Local
@@ -55,7 +55,7 @@ class Broadcast(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class Copy(MicroOp):
-    """Copy element by element; with strides, blocks change places (DataCopy, UB to UB)."""
+    """Copy element by element; strides can permute blocks (DataCopy, UB to UB)."""
 
     dst: Local
     src: Local
@@ -69,10 +69,10 @@ class Copy(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class Gather(MicroOp):
-    """Each element of *dst* is the one of *src* that its offset says (Gather).
+    """Gather elements: each element of *dst* is that of *src* at its offset (Gather).
 
-    *offsets* are int32 or uint32, in bytes from the beginning of *src*. They have the mask of
-    *dst*, and each its own strides.
+    *offsets* are int32 or uint32, in bytes from the start of *src*. They have the mask of *dst*,
+    while each operand has its own strides.
     """
 
     dst: Local
@@ -92,9 +92,9 @@ class Gather(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class Transpose(MicroOp):
-    """Each matrix of 16 blocks, 512 bytes, the other way round.
+    """Transpose each matrix of 16 blocks, 512 bytes.
 
-    Elements of 16 bits are 16 x 16 (Transpose), and those of 32 bits 16 x 8, of which come 8 x 16
+    Elements of 16 bits form 16 x 16 (Transpose); those of 32 bits form 16 x 8, which become 8 x 16
     (TransDataTo5HD).
     """
 
@@ -110,9 +110,9 @@ class Transpose(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class GatherBlocks(MicroOp):
-    """Each block of *dst* is the one of *src* that its offset says (Gatherb).
+    """Gather blocks: each block of *dst* is that of *src* at its offset (Gatherb).
 
-    *offsets* are uint32 or int32, in bytes from the beginning of *src*: those of blocks.
+    *offsets* are uint32 or int32, one per block, in bytes from the start of *src*.
     """
 
     dst: Local
@@ -132,10 +132,10 @@ class GatherBlocks(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class Scatter(MicroOp):
-    """Each element of *src* becomes the one of *dst* that its offset says (Scatter).
+    """Scatter elements: each element of *src* goes to its offset in *dst* (Scatter).
 
-    *offsets* are as those of :class:`Gather`, from the beginning of *dst*, all different, and have
-    the mask of *src*. *dst* names all that they may mean.
+    *offsets* are like those of :class:`Gather`, from the start of *dst*, all different, with the
+    mask of *src*. *dst* covers every element that they may address.
     """
 
     dst: Local
@@ -155,15 +155,15 @@ class Scatter(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class TransDataTo5HD(MicroOp):
-    """Turn 16 rows of a block, or of half a block, which may lie anywhere (TransDataTo5HD).
+    """Transpose 16 rows of a block, or of half a block, at any addresses (TransDataTo5HD).
 
     Repeat by repeat, of element i of row j of *src*
     8 bits     comes element j of row i of *dst*: 16 x 16, in the half that the mask of each says
     16 bits    comes element j of row i: 16 x 16
     32 bits    comes element j % 8 of row 2 i + j // 8: of 16 x 8 come 8 x 16
 
-    Each of the 16 rows of *src* and of *dst* has its own place and as many blocks as there are
-    repeats, from one to the next as its repeat stride says.
+    Each of the 16 rows of *src* and of *dst* has its own address and one block per repeat, spaced
+    by its repeat stride.
     """
 
     dst: tuple[Local, ...]

@@ -1,4 +1,4 @@
-"""Micro-ops of the vector pipe that make fewer elements of many; names follow Ascend C."""
+"""Micro-ops of the vector pipe that reduce many elements to fewer; names follow Ascend C."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ ExtremeOp = Literal["min", "max"]
 FoldOp = Literal["add", "min", "max"]
 ReduceOp = Literal["sum", "min", "max"]
 ReduceOrder = Literal["value", "index", "value_index", "index_value"]
-"""What a smallest or largest element leaves: itself, its number, or both, in that order.
+"""The result for an extreme element: its value, its index, or both, in that order.
 
-The number of the first one, of several, is in the bits of an unsigned integer as wide as the
-element; alone it has 32 bits (asc-devkit, ReduceRepeat.md, ReduceOrder and table 3).
+If several are equal, the index is that of the first. It is stored in the bits of an unsigned
+integer as wide as the element; alone it has 32 bits (asc-devkit, ReduceRepeat.md, ReduceOrder
+and table 3).
 """
 
 
 def _left(order: ReduceOrder, dtype: DType) -> int:
-    """Elements of *dtype* that a result of *order* takes."""
+    """Elements of *dtype* in a result of *order*."""
     if order == "index":
         return 32 // dtype.bits
     return 1 if order == "value" else 2
@@ -47,9 +48,9 @@ def _left(order: ReduceOrder, dtype: DType) -> int:
 class Reduce(MicroOp):
     """The smallest or largest element of *src*, or their sum, as the first element of *dst*.
 
-    With *order* the number of an extreme in *src* goes with it (ReduceMax, ReduceMin with
-    calIndex). A sum adds up each repeat as :class:`WholeReduce` does, and the repeats one after the
-    other (asc-devkit, ReduceSum.md, the first way).
+    With *order* the index of an extreme in *src* is written too (ReduceMax, ReduceMin with
+    calIndex). A sum reduces each repeat as :class:`WholeReduce` does, then adds the repeats one
+    after the other (asc-devkit, ReduceSum.md, the first way).
     """
 
     op: ReduceOp
@@ -75,13 +76,13 @@ class Reduce(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class WholeReduce(MicroOp):
-    """Each repeat of *src* becomes one result in *dst* (WholeReduceSum, ...Max, ...Min).
+    """Reduce each repeat of *src* to one result in *dst* (WholeReduceSum, ...Max, ...Min).
 
-    Results are an element each, or as *order* says; they lie *dst_stride* results apart, and *dst*
-    names all from the first to the last. Repeats have as many blocks each, or the lanes of a mask;
-    the last one may end early. With a *mask* only so many elements of each repeat take part, the
-    first ones. A sum adds neighbours, then neighbours of these, and so on, as if what takes no part
-    were 0 (asc-devkit, ReduceRepeat.md; the zeros are assumed). An index is the number of the lane.
+    A result is one element, or as *order* says; results are *dst_stride* results apart, and *dst*
+    covers all from the first to the last. Repeats have equal blocks, or the lanes of a mask; the
+    last one may be partial. *mask* limits each repeat to its first elements. A sum adds neighbours,
+    then neighbours of these sums, and so on, with inactive elements as 0 (asc-devkit,
+    ReduceRepeat.md; the zeros are assumed). An index is the number of the lane.
     """
 
     op: ReduceOp
@@ -99,18 +100,18 @@ class WholeReduce(MicroOp):
 
     @property
     def result_elements(self) -> int:
-        """Elements of *dst* that a result takes."""
+        """Elements of *dst* in a result."""
         return _left(self.order, self.dst.dtype)
 
     @property
     def places(self) -> Numbers:
-        """The numbers of the elements of *dst* that it writes, result by result."""
+        """Indices of the elements of *dst* that it writes, result by result."""
         first = np.arange(self.src.repeats) * self.dst_stride * self.result_elements
         return (first[:, None] + np.arange(self.result_elements)).reshape(-1)
 
     @property
     def span(self) -> int:
-        """Elements from the first of the first result to the last of the last one."""
+        """Elements from the start of the first result to the end of the last one."""
         return ((self.src.repeats - 1) * self.dst_stride + 1) * self.result_elements
 
     def __str__(self) -> str:
@@ -122,10 +123,10 @@ class WholeReduce(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class Fold(MicroOp):
-    """`dst = dst op repeat` for one repeat of *src* after the other, each as long as *dst*.
+    """`dst = dst op repeat` for each repeat of *src* in turn, each as long as *dst*.
 
     Add, Max or Min whose result and first source have a repeat stride of 0, so that each repeat
-    takes what the one before it has left.
+    uses the result of the one before.
     """
 
     op: FoldOp
@@ -144,14 +145,14 @@ class Fold(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class BlockReduce(MicroOp):
-    """Each block of 32 bytes of *src* becomes one element of *dst* (BlockReduceSum and so on).
+    """Reduce each block of 32 bytes of *src* to one element of *dst* (BlockReduceSum and so on).
 
-    A sum adds neighbours, then neighbours of these, and so on: ``((x0+x1)+(x2+x3))+...``, as if
-    what a mask leaves out were 0. With a *dst_stride* the results of repeats begin so many times
-    eight elements apart, and of a block that the mask leaves out whole the result stays as it was;
-    *dst* names all from the first to the last (asc-devkit, ReduceDataBlock.md; the zeros are
-    assumed). With *pairs* each two neighbours become one instead, and results of repeats lie a
-    *dst_stride* times as many elements apart as a whole repeat has pairs (ReducePairElem.md).
+    A sum adds neighbours, then neighbours of these sums, and so on: ``((x0+x1)+(x2+x3))+...``, with
+    inactive elements as 0. With *dst_stride* the results of repeats begin that many times eight
+    elements apart, and the result of a block whose lanes are all inactive is not written; *dst*
+    covers all from the first to the last (asc-devkit, ReduceDataBlock.md; the zeros are assumed).
+    With *pairs* it reduces pairs of neighbours instead, and results of repeats are *dst_stride*
+    times as many elements apart as a full repeat has pairs (ReducePairElem.md).
     """
 
     op: ReduceOp
@@ -168,19 +169,19 @@ class BlockReduce(MicroOp):
 
     @property
     def group(self) -> int:
-        """How many elements become one."""
+        """How many elements are reduced to one."""
         return 2 if self.pairs else BLOCK_BYTES * 8 // self.src.dtype.bits
 
     @property
     def blocks(self) -> Numbers:
-        """The numbers of the blocks, or pairs, of a repeat that have lanes which take part."""
+        """Indices of the blocks, or pairs, of a repeat with active lanes."""
         if self.src.mask is None:
             return np.arange(self.src.repeat_elements // self.group)
         return np.unique(lanes(self.src.mask) // self.group)
 
     @property
     def places(self) -> Numbers:
-        """The numbers of the elements of *dst* that it writes, block by block."""
+        """Indices of the elements of *dst* that it writes, block by block."""
         blocks = self.blocks
         count = -(-self.src.count // self.group)
         if self.src.mask is not None:
@@ -193,7 +194,7 @@ class BlockReduce(MicroOp):
 
     @property
     def span(self) -> int:
-        """Elements from the first one of *dst* to the last one that it writes."""
+        """Elements from the first of *dst* to the last one that it writes."""
         return int(self.places.max(initial=-1)) + 1
 
     def __str__(self) -> str:

@@ -55,12 +55,12 @@ AluOp = Literal[
 
 
 OF_ONE: tuple[AluOp, ...] = ("f32_to_i32", "i32_to_f32", "f16_to_f32", "f32_to_f16", "f32_sqrt")
-"""Those of one operand."""
+"""Operations with one operand."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScalarLoad(MicroOp):
-    """Read one element into a register (GetValue); in a loop, *step_bytes* further each round."""
+    """Read one element into a register (GetValue); a loop advances by *step_bytes*."""
 
     dst: Register
     src: Local
@@ -81,7 +81,7 @@ class ScalarLoadGlobal(MicroOp):
     """Read one element of global memory into a register (GlobalTensor.GetValue).
 
     It goes through the scalar unit's data cache, not through mte2, and the scalar unit waits for
-    it. *is_cached* says that the cache has the line, of 64 bytes, from an element read before.
+    it. *is_cached* means that an earlier read has brought the line, of 64 bytes, into the cache.
     """
 
     dst: Register
@@ -121,8 +121,8 @@ class ScalarStore(MicroOp):
 class ScalarStoreGlobal(MicroOp):
     """Write a register into one element of global memory (GlobalTensor.SetValue).
 
-    It goes through the scalar unit's data cache, and is taken to be in memory when it is done, as
-    if DataCacheCleanAndInvalid followed.
+    It goes through the scalar unit's data cache, and counts as written to memory when it is done,
+    as if DataCacheCleanAndInvalid followed.
     """
 
     dst: Global
@@ -141,11 +141,11 @@ class ScalarStoreGlobal(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class ScalarAlu(MicroOp):
-    """`dst = op(a, b, c)` on 64-bit integers; an operand is a register or a number.
+    """`dst = op(a, b, c)` on 64-bit integers; an operand is a register or a constant.
 
     `select` gives b where a is not 0, else c; `eq`, `lt` and `f32_lt` give 0 or 1; `shr` fills with
-    zeros. What begins with the name of a float takes the bits of such floats and gives those of the
-    nearest one, ties to even: `f32_add` and the like, `f16_add`, and the conversions `f16_to_f32`,
+    zeros. Operations named after a float type take and give the bits of such floats, rounded to
+    nearest, ties to even: `f32_add` and the like, `f16_add`, and the conversions `f16_to_f32`,
     `f32_to_f16`, `f32_to_i32` and `i32_to_f32`. `f32_max` and `f32_min` of NaN are NaN.
     """
 
@@ -172,7 +172,7 @@ class ScalarAlu(MicroOp):
 class Trap(MicroOp):
     """Stop the core when *when* is not 0; the host sees an exception with *reason*.
 
-    A kernel that has read its control data traps on a plain 1, which stops a run for time too.
+    A kernel that has read its control data traps on a constant 1, which also stops a run for time.
     """
 
     when: Register | Annotated[int, SIGNED_64]
@@ -192,7 +192,7 @@ ScalarOp = ScalarLoad | ScalarStore | ScalarAlu | Trap
 class ScalarLoop(MicroOp):
     """Run *body* *count* times, element by element.
 
-    Rounds must be independent of each other: a register is written before it is read in each.
+    Iterations must be independent: each writes a register before it reads it.
     """
 
     count: Annotated[int, COUNT]
@@ -204,24 +204,24 @@ class ScalarLoop(MicroOp):
         Role("body", "read", "register", touched="used"),
         Role("body", "written", "register", touched="left"),
     )
-    # Profilers see single accesses only.
+    # Profilers count single accesses only.
     work: ClassVar[Work] = ScalarWork(counts_bytes=False)
 
     @property
     def loaded(self) -> tuple[Local, ...]:
-        """All that its rounds read, a range for each load."""
+        """The ranges that its iterations read, one per load."""
         loads = (part for part in self.body if isinstance(part, ScalarLoad))
         return tuple(self.swept(part.src, part.step_bytes) for part in loads)
 
     @property
     def stored(self) -> tuple[Local, ...]:
-        """All that its rounds write, a range for each store."""
+        """The ranges that its iterations write, one per store."""
         stores = (part for part in self.body if isinstance(part, ScalarStore))
         return tuple(self.swept(part.dst, part.step_bytes) for part in stores)
 
     @property
     def used(self) -> tuple[Register, ...]:
-        """Registers that a round reads before it sets them."""
+        """Registers that an iteration reads before it sets them."""
         found: list[Register] = []
         known: set[Register] = set()
         for part in self.body:
@@ -231,11 +231,11 @@ class ScalarLoop(MicroOp):
 
     @property
     def left(self) -> tuple[Register, ...]:
-        """Registers that hold what the last round set."""
+        """Registers that hold the values of the last iteration."""
         return tuple(name for part in self.body for name in registers_set(part))
 
     def swept(self, first: Local, step_bytes: int) -> Local:
-        """All that an operand touches in *count* rounds, when it starts at *first*."""
+        """The range that an operand touches in *count* iterations, from *first* on."""
         steps = ceil_div((self.count - 1) * step_bytes * 8, first.dtype.bits)
         span = steps + first.count
         return Local(first.buffer, first.offset_bytes, first.dtype, span)

@@ -25,22 +25,22 @@ __all__ = [
 ]
 
 CmpMask = Literal["cmp_mask"]
-"""A register of the vector pipe, of a bit for each lane of a repeat."""
+"""The compare mask register of the vector pipe, one bit per lane of a repeat."""
 CMP_MASK_BYTES = 16
 CompareOp = Literal["lt", "gt", "eq", "le", "ge", "ne"]
 
 
 @dataclass(frozen=True, slots=True)
 class Compare(MicroOp):
-    """A bit for each element, whether `a op b`, the first one lowest in its byte (Compare).
+    """Write one bit per element, whether `a op b`, the first one lowest in its byte (Compare).
 
-    NaN is unequal to everything, and neither less nor greater. In the register the bits of lanes
-    that a mask leaves out are 0, which is assumed.
+    NaN is unequal to everything, and neither less nor greater. In the register the bits of inactive
+    lanes are 0, which is assumed.
     """
 
     op: CompareOp
     dst: Local | CmpMask
-    """uint8, eight elements a byte; or the register, of one repeat."""
+    """uint8 with eight elements a byte, or the register for one repeat."""
     a: Local
     b: Local
     pipe: ClassVar[Pipe] = "vector"
@@ -61,7 +61,7 @@ class Compare(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class CompareScalar(MicroOp):
-    """The same with one number, or a register's bits, in place of *b* (CompareScalar)."""
+    """Compare with one value, or the bits of a register, as *b* (CompareScalar)."""
 
     op: CompareOp
     dst: Local
@@ -84,10 +84,10 @@ class CompareScalar(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class Select(MicroOp):
-    """`dst = a` where the bit of *mask* is set, else *b*, a vector or one number (Select).
+    """`dst = a` where the bit of *mask* is set, else *b*, a vector or one value (Select).
 
-    Each repeat has a bit for each of its lanes, also for those that a mask of *dst*, *a* and *b*
-    leaves out. Where the bits are those of one repeat, as in the register, every repeat takes them
+    Each repeat has a bit for each of its lanes, including those that a mask of *dst*, *a* and *b*
+    disables. With the bits of a single repeat, as in the register, every repeat uses the same bits
     (VSEL_CMPMASK_SPR).
     """
 
@@ -114,12 +114,12 @@ class Select(MicroOp):
 
     @property
     def repeat_lanes(self) -> int:
-        """Lanes of a repeat, and bits for it."""
+        """Lanes of a repeat, which is also its number of bits."""
         return REPEAT_BYTES * 8 // self.dst.dtype.bits
 
     @property
     def bits(self) -> Numbers:
-        """Which bit of all that its repeats take decides on each element, `(count,)`."""
+        """The index of the bit that decides on each element, `(count,)`."""
         dst = self.dst
         if not dst.is_strided:
             return np.arange(dst.count)
@@ -129,17 +129,17 @@ class Select(MicroOp):
 
     @property
     def mask_bytes(self) -> int:
-        """Bytes that the bits of all its repeats take."""
+        """Bytes of the bits of all its repeats."""
         return int(self.bits.max(initial=-1)) // 8 + 1
 
     @property
     def whole_mask_bytes(self) -> int:
-        """Bytes of the bits of whole repeats."""
+        """Bytes of the bits of full repeats."""
         return ceil_div(8 * self.mask_bytes, self.repeat_lanes) * self.repeat_lanes // 8
 
     @property
     def is_repeated(self) -> bool:
-        """Whether every repeat takes the same bits."""
+        """Whether every repeat uses the same bits."""
         of_one = self.repeat_lanes // 8
         return not isinstance(self.mask, Local) or self.mask.count == of_one != self.mask_bytes
 

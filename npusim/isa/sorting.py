@@ -1,12 +1,12 @@
 """Micro-ops of the vector pipe that sort: names and operands follow Ascend C.
 
-A pair has eight bytes: the key in the lower word, in its low half if the key is fp16, and in the
-upper word an index that goes with it. Lists are in descending order of their keys. A key that
-equals another one, as -0 equals 0, stays behind it (asc-devkit, Sort.md); NaN, of either sign,
-counts as larger than infinity and as equal to itself, which is assumed.
+A pair has eight bytes: the key in the lower word (in its low half if the key is fp16), and in the
+upper word an index. Lists are in descending order of keys. A key that equals an earlier one, as -0
+equals 0, stays behind it (asc-devkit, Sort.md); NaN, of either sign, counts as larger than infinity
+and as equal to itself, which is assumed.
 
-Arch 2002 sorts proposals instead, of eight elements of one type, whose element number 4 is the key;
-the others go with it (asc-devkit, RpSort16.md, MrgSort4.md, ProposalConcat.md).
+Arch 2002 sorts proposals instead: eight elements of one type, of which element 4 is the key
+(asc-devkit, RpSort16.md, MrgSort4.md, ProposalConcat.md).
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ __all__ = [
 ]
 
 SORTED_AT_ONCE = 32
-"""Elements that one repeat of Sort32 puts in order."""
+"""Elements that one repeat of Sort32 sorts."""
 LONGEST_LIST = 2**12 - 1
-"""Pairs of a list that MrgSort takes: its length has a field of 12 bits, which is assumed. That of
-MrgSort4 has (asc-devkit, dav_m200/kernel_operator_proposal_impl.h)."""
+"""Pairs in a list of MrgSort: its length field is assumed to have 12 bits, as that of MrgSort4
+(asc-devkit, dav_m200/kernel_operator_proposal_impl.h)."""
 PROPOSAL_ELEMENTS, SCORE = 8, 4
-"""Elements of a proposal, and the place of its key among them."""
+"""Elements of a proposal, and the index of its key among them."""
 PROPOSALS_AT_ONCE = 16
-"""Proposals that one repeat of RpSort16, ProposalConcat or ProposalExtract takes."""
+"""Proposals that one repeat of RpSort16, ProposalConcat or ProposalExtract processes."""
 FIELDS = Range(0, 5)
-"""Places of a proposal that a micro-op can write or read alone (asc-devkit, ProposalConcat.md)."""
+"""Elements of a proposal that can be written or read alone (asc-devkit, ProposalConcat.md)."""
 
 
 PlacesOf = Literal["even", "odd", "first", "second", "third", "fourth", "all"]
@@ -63,15 +63,15 @@ PLACES: dict[PlacesOf, tuple[int, int]] = {
     "fourth": (3, 4),
     "all": (0, 1),
 }
-"""The first place, and from one to the next; patterns 1 to 7 (asc-devkit, GatherMask.md)."""
+"""First index and step of patterns 1 to 7 (asc-devkit, GatherMask.md)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sort32(MicroOp):
-    """Each 32 *keys* become a list of pairs with their *indices* (Sort32)."""
+    """Sort each 32 *keys* into a list of pairs with their *indices* (Sort32)."""
 
     dst: Local
-    """uint64, a pair each."""
+    """uint64, one per pair."""
     keys: Local
     indices: Local
     """int32."""
@@ -89,16 +89,16 @@ class Sort32(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class MrgSort(MicroOp):
-    """Two to four lists of pairs become one (MrgSort).
+    """Merge two to four lists of pairs (MrgSort).
 
-    List number i has `counts[i]` pairs and begins with that pair of *src* which *first*, *second*,
-    *third* or *fourth* says: a number or a register. Of equal keys those of the earlier list come
-    first. The largest of the pairs that lead the lists is what is taken next, so that of lists
-    which are in no order none comes either.
+    List i has `counts[i]` pairs and begins at the pair of *src* that *first*, *second*, *third* or
+    *fourth* gives: a constant or a register. Equal keys of the earlier list come first. Each step
+    takes the largest of the pairs at the heads of the lists, so the merge of unsorted lists is not
+    sorted either.
     """
 
     dst: Local
-    """uint64, a pair each."""
+    """uint64, one per pair."""
     src: Local
     counts: tuple[Annotated[int, Range(1, LONGEST_LIST)], ...]
     key: DType
@@ -119,7 +119,7 @@ class MrgSort(MicroOp):
 
     @property
     def starts(self) -> tuple[Register | int, ...]:
-        """Where its lists begin, one for each of *counts*."""
+        """Start of each list, one for each of *counts*."""
         return (self.first, self.second, self.third, self.fourth)[: len(self.counts)]
 
     def __str__(self) -> str:
@@ -130,11 +130,11 @@ class MrgSort(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class GatherMask(MicroOp):
-    """The elements of *src* at certain *places*, closed up (GatherMask).
+    """Compact the elements of *src* at certain *places* (GatherMask).
 
-    Those at even or odd places are patterns 1 and 2, the n-th of every four 3 to 6, all of them 7.
-    A tensor has a bit for each element instead, the first one lowest; then *dst* has room for all,
-    and register *kept* gets how many came (rsvdCnt). Rows of *src*, and of the tensor, are repeats.
+    Even or odd places are patterns 1 and 2, the n-th of every four 3 to 6, all of them 7. A tensor
+    has one bit per element instead, the first one lowest; *dst* then has room for all, and register
+    *kept* receives how many were selected (rsvdCnt). Rows of *src*, and of the tensor, are repeats.
     """
 
     places: PlacesOf | Local
@@ -152,13 +152,13 @@ class GatherMask(MicroOp):
 
     @property
     def row_elements(self) -> int:
-        """Elements of *src* in a repeat, from each of which the pattern begins anew."""
+        """Elements of *src* in a repeat; the pattern restarts in each."""
         src = self.src
         return min(src.count, src.repeat_elements) if src.is_strided else src.count
 
     @property
     def taken(self) -> Numbers | None:
-        """The numbers of the elements of *src* that come; None if a tensor says it."""
+        """The indices of the elements of *src* selected; None if a tensor selects them."""
         if isinstance(self.places, Local):
             return None
         first, step = PLACES[self.places]
@@ -176,7 +176,7 @@ class GatherMask(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class ProposalConcat(MicroOp):
-    """Each element of *src* becomes element *place* of a proposal of *dst* (ProposalConcat)."""
+    """Write each element of *src* to element *place* of a proposal of *dst* (ProposalConcat)."""
 
     place: Annotated[int, FIELDS]
     dst: Local
@@ -191,7 +191,7 @@ class ProposalConcat(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class ProposalExtract(MicroOp):
-    """Each element of *dst* is element *place* of a proposal of *src* (ProposalExtract)."""
+    """Read element *place* of each proposal of *src* to an element of *dst* (ProposalExtract)."""
 
     place: Annotated[int, FIELDS]
     dst: Local
@@ -206,7 +206,7 @@ class ProposalExtract(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class RpSort16(MicroOp):
-    """Each 16 proposals of *src* become a list in *dst* (RpSort16)."""
+    """Sort each 16 proposals of *src* into a list in *dst* (RpSort16)."""
 
     dst: Local
     src: Local
@@ -220,10 +220,10 @@ class RpSort16(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class MrgSort4(MicroOp):
-    """Two to four lists of proposals become one (MrgSort4), again for each repeat of *src*.
+    """Merge two to four lists of proposals, in each repeat of *src* (MrgSort4).
 
-    A repeat has the lists behind each other, of `counts[i]` proposals each. Of equal keys those of
-    the earlier list come first.
+    A repeat has adjacent lists of `counts[i]` proposals each. Equal keys of the earlier list come
+    first.
     """
 
     dst: Local

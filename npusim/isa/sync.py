@@ -14,10 +14,10 @@ __all__ = ["Barrier", "CrossCoreSetFlag", "CrossCoreWaitFlag", "CrossMode", "Set
 
 @dataclass(frozen=True, slots=True)
 class SetFlag(MicroOp):
-    """Raise flag *event* from *src* to *dst* once all earlier work of *src* is done.
+    """Set flag *event* from *src* to *dst* when all earlier work of *src* has finished.
 
-    In a program sets and waits of a flag take turns. A pipe that runs ahead may still set it again
-    before an earlier wait is over; both sets count.
+    In a program sets and waits of a flag alternate. A pipe that runs ahead may set it again before
+    an earlier wait has finished; both sets count.
     """
 
     src: Pipe
@@ -36,7 +36,7 @@ class SetFlag(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class WaitFlag(MicroOp):
-    """Hold *dst* until flag *event* from *src* is raised, then lower it."""
+    """Stop *dst* until flag *event* from *src* is set, then clear it."""
 
     src: Pipe
     dst: Pipe
@@ -54,9 +54,9 @@ class WaitFlag(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class Barrier(MicroOp):
-    """Later micro-ops of *pipe* wait until its earlier ones are done (PipeBarrier).
+    """Later micro-ops of *pipe* wait until its earlier ones have finished (PipeBarrier).
 
-    Without a pipe, the scalar unit waits for every pipe before it issues anything more.
+    Without a pipe, the scalar unit waits for every pipe before it issues further micro-ops.
     """
 
     on: Pipe | None = None
@@ -72,23 +72,23 @@ class Barrier(MicroOp):
 
 
 CrossMode = Literal["all", "group", "pair"]
-"""Which cores a flag between cores is for.
+"""The cores that a flag between cores synchronises.
 
 all    every cube core, or every vector core, of the launch (mode 0)
-group  a cube core and its two vector cores (mode 2): what the cube core sets, both vector
-       cores can await; the cube core can go on once both have set
-pair   the two vector cores of a cube core (mode 1): each goes on once both have set
+group  a cube core and its two vector cores (mode 2): both vector cores can wait for a flag set
+       by the cube core; the cube core continues when both have set theirs
+pair   the two vector cores of a cube core (mode 1): each continues when both have set theirs
 """
 
 
 @dataclass(frozen=True, slots=True)
 class CrossCoreSetFlag(MicroOp):
-    """Raise flag *event* for other cores once all earlier work of *pipe* is done.
+    """Set flag *event* for other cores when all earlier work of *pipe* has finished.
 
-    Flags are counted. That a core counts up to 16 sets of one that it has not awaited is assumed:
+    Flags are counted. That a core counts up to 16 sets it has not yet waited for is assumed:
     today's page has the counter go up to 15, an older one allows 16 sets (asc-devkit,
     CrossCoreSetFlag(ISASI).md), and the msd kernel, whose ring has two halves of up to 8
-    slots as the vendor's (ops-nn, weight_quant_batch_matmul_v2, *_msd_split_k.h), sets a flag
+    slots like the vendor's (ops-nn, weight_quant_batch_matmul_v2, *_msd_split_k.h), sets a flag
     16 times ahead.
     """
 
@@ -104,7 +104,7 @@ class CrossCoreSetFlag(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class CrossCoreWaitFlag(MicroOp):
-    """Hold *pipe* until flag *event* was raised for this core, then lower it."""
+    """Stop *pipe* until flag *event* is set for this core, then decrement it."""
 
     mode: CrossMode
     pipe: Pipe

@@ -31,7 +31,7 @@ __all__ = [
 BinaryOp = Literal["add", "sub", "mul", "div", "min", "max"]
 BitwiseOp = Literal["and", "or"]
 ReluOp = Literal["add_relu", "sub_relu"]
-"""A sum or a difference, then the larger of that and 0 (AddRelu, SubRelu)."""
+"""A sum or a difference, then the maximum of it and 0 (AddRelu, SubRelu)."""
 ScalarFormOp = Literal["leaky_relu", "shift_left", "shift_right", "shift_right_round"]
 MulAddForm = Literal["mul_add_dst", "fused_mul_add", "mul_add_relu"]
 UnaryOp = Literal["abs", "relu", "not", "exp", "ln", "sqrt", "rsqrt", "reciprocal"]
@@ -54,16 +54,16 @@ class Cast(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class CastDequant(MicroOp):
-    """Convert what is multiplied by a scale (CastDequant; Cast of int32 after SetDeqScale).
+    """Convert the product with a scale (CastDequant; Cast of int32 after SetDeqScale).
 
     int32 -> float16           src x scale, which is a float16
     int16 -> int8, uint8       src x scale + offset, saturated; of scale the upper 19 bits count
 
-    Products are rounded to float32 and then as they are cast, ties to even, which is assumed.
+    Products are rounded to float32 and then converted, ties to even, which is assumed.
 
-    *scale* is one number with one *offset*, or 16 parameters of 64 bits, one for each element of a
-    block of *src*, laid out as those of the fixpipe (SetDeqScale.md, table 1). Bytes fill a half of
-    each block of *dst*: its mask says which (halfBlock).
+    *scale* is one value with one *offset*, or 16 parameters of 64 bits, one for each element of a
+    block of *src*, in the format of the fixpipe (SetDeqScale.md, table 1). Bytes fill one half of
+    each block of *dst*, selected by its mask (halfBlock).
     """
 
     dst: Local
@@ -87,8 +87,8 @@ class CastDequant(MicroOp):
 class Binary(MicroOp):
     """`dst = a op b`, element by element (Add, Sub, Mul, Div, Min, Max; And, Or of bits).
 
-    Of a product or of a ReluOp *dst* may be narrower, to which the result is then cast (MulCast,
-    AddReluCast, SubReluCast).
+    For a product or a ReluOp *dst* may be narrower; the result is then cast (MulCast, AddReluCast,
+    SubReluCast).
     """
 
     op: Literal[BinaryOp, BitwiseOp, ReluOp]
@@ -114,10 +114,11 @@ class Binary(MicroOp):
 class BinaryScalar(MicroOp):
     """`dst = a op scalar` (Adds, Muls, Mins, Maxs, ...).
 
-    *scalar* is a number, or a register that holds the bits of one element. `leaky_relu` multiplies
-    what has a sign by it (LeakyRelu; asc-devkit, Memory矢量计算接口边界值汇总.md, table 19). Bits
-    are shifted so many places, of signed integers all but the sign to the left, and the sign comes
-    from the left; `shift_right_round` adds the last bit that falls out (ShiftLeft, ShiftRight).
+    *scalar* is a constant, or a register that holds the bits of one element. `leaky_relu`
+    multiplies negative elements by it (LeakyRelu; asc-devkit, Memory矢量计算接口边界值汇总.md,
+    table 19). Shifts move bits by *scalar* places: for signed integers a left shift preserves the
+    sign, a right shift extends it; `shift_right_round` adds the last bit shifted out (ShiftLeft,
+    ShiftRight).
     """
 
     op: Literal[BinaryOp, ScalarFormOp]
@@ -144,10 +145,11 @@ class BinaryScalar(MicroOp):
 class Unary(MicroOp):
     """`dst = op(src)`, element by element (Abs, Relu, Not, Exp, Ln, Sqrt, Rsqrt, Reciprocal).
 
-    `exp`, `ln` and `sqrt` give the nearest number to the exact result, ties to even. Nothing public
-    says so for these chips; it is assumed. `rsqrt` and `reciprocal` of a chip are estimates, off by
-    more than 1e-4 of the result (asc-devkit, Reciprocal.md), whose bits nobody documents: the
-    nearest number stands for them, and kernels that are to have a chip's bits divide instead.
+    `exp`, `ln` and `sqrt` give the value nearest to the exact result, ties to even. No public
+    source confirms this for these chips; it is assumed. `rsqrt` and `reciprocal` on a chip are
+    estimates, off by more than 1e-4 of the result (asc-devkit, Reciprocal.md), with undocumented
+    bits: the nearest value replaces them, and kernels that must reproduce a chip's bits divide
+    instead.
     """
 
     op: UnaryOp
@@ -168,9 +170,9 @@ class Unary(MicroOp):
 class Axpy(MicroOp):
     """`dst = src x scalar + dst` (Axpy): the product is rounded, then the sum.
 
-    asc-devkit, Memory矢量计算接口边界值汇总.md, tables 20 to 22, give the product a column of its
-    own, with results that a fused operation would not have. *src* and the scalar may be float16
-    where *dst* is float32.
+    asc-devkit, Memory矢量计算接口边界值汇总.md, tables 20 to 22, list the product in a separate
+    column, with results that a fused operation would not give. *src* and the scalar may be float16
+    if *dst* is float32.
     """
 
     dst: Local
@@ -195,8 +197,8 @@ class Axpy(MicroOp):
 class MulAddDst(MicroOp):
     """`dst = a x b + dst` (MulAddDst): the product is rounded, then the sum; see :class:`Axpy`.
 
-    *a* and *b* may be float16 where *dst* is float32. As `fused_mul_add` it is `a x dst + b`
-    (FusedMulAdd), as `mul_add_relu` the larger of that and 0 (MulAddRelu).
+    *a* and *b* may be float16 if *dst* is float32. As `fused_mul_add` it is `a x dst + b`
+    (FusedMulAdd), as `mul_add_relu` the maximum of that and 0 (MulAddRelu).
     """
 
     dst: Local

@@ -1,7 +1,7 @@
-"""Kinds of work that a micro-op can do: what reports and profilers count of it.
+"""Kinds of work of a micro-op, as reports and profilers count it.
 
-The kinds are few and stay few; there may be any number of micro-ops. Whoever counts asks
-:attr:`MicroOp.work`, so a new micro-op is counted without a line elsewhere.
+The kinds are few and fixed; there may be any number of micro-ops. Counters read
+:attr:`MicroOp.work`, so a new micro-op is counted without code elsewhere.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Ordering:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """It moves bytes from one memory to another one, see :func:`ends`."""
+    """It moves bytes from one memory to another, see :func:`ends`."""
 
     nbytes: int | None = None
-    """Bytes that arrive; None if as many are read and written as its operands have."""
+    """Bytes that arrive; None if they equal the bytes of its operands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Product:
     n: int
     k: int
     dtype: DType
-    """The type of the elements that are multiplied."""
+    """The element type that is multiplied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Arithmetic:
 
 @dataclass(frozen=True, slots=True)
 class Rearrangement:
-    """It moves, converts or fills elements within a buffer and calculates nothing."""
+    """It moves, converts or fills elements within a buffer, without arithmetic."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,24 +37,25 @@ sets and awaits the flags as TPipe and TQue do:
 ====================  ===========================================================
 
 With depth 1 the producer waits for the consumer each time; with depth 2 it fills one tile while
-the other is read. Flags can also be written explicitly, right or wrong (``core.set_flag``,
+the other is read. A kernel can also write flags itself, correctly or not (``core.set_flag``,
 ``core.wait_flag``).
 
-**Views.** A :class:`GmView` is a part of a tensor, cut as numpy cuts arrays; ``core.load`` and
-``core.store`` copy it and own the four calls above. :func:`pieces` cuts an extent into steps.
+**Views.** A :class:`GmView` is a part of a tensor, sliced like a numpy array; ``core.load`` and
+``core.store`` copy it and include the four calls above. :func:`pieces` cuts an extent into steps.
 
-**Launches are tables.** A :class:`Step` is a stage, a function of views and sizes, with columns of
-arguments and the core that runs each tile. ``core.launch`` writes the stage once for each distinct
-shape of its arguments, as a loop on the chip moves its addresses; :func:`repeat` does it tile by
-tile.
+**Launches are tables.** A :class:`Step` is a stage (a function of views and sizes) with a column
+for each argument, and the core that runs each tile. ``core.launch`` writes the stage once for each
+distinct shape of its arguments, as a loop on the chip that advances its addresses; :func:`repeat`
+does the same tile by tile.
 
-**Launches.** A :class:`Block` is what one core does: a :class:`Program`, and where its names of
-global memory begin (:func:`bindings`). :func:`share` splits work into runs. :func:`launch_mixed`
-starts cube cores with their vector cores, whose cores wait for each other by :func:`sync_all`. What
-loops say better than columns :func:`~npusim.kernel.steps.steps_of` turns into steps.
+**Launches.** A :class:`Block` is what one core does: a :class:`Program`, and the offsets at which
+its global memory names begin (:func:`bindings`). :func:`share` splits work into contiguous runs.
+:func:`launch_mixed` starts cube cores with their vector cores, which wait for each other by
+:func:`sync_all`. :func:`~npusim.kernel.steps.steps_of` turns loops into steps, where a loop is
+simpler than columns.
 
 **Steps of the vector pipe.** :func:`step` is a micro-op and the barrier behind it. A
-:class:`Plane` is rows and columns in the unified buffer, with what goes along rows or columns.
+:class:`Plane` is a matrix in the unified buffer, with operations along its rows or columns.
 
 **Products.** A :class:`GmMatrix` is an operand in global memory, a :class:`Matmul` on a
 :class:`CubeCore` multiplies base tiles of two of them, a :class:`ScaleTable` holds quantisation

@@ -28,7 +28,7 @@ STRIP_BYTES = 16384
 TILE_BYTES = 65536
 """What is copied out of L0C at a time."""
 WIDEST_BLOCKS = 31
-"""A vector instruction strides over up to 255 blocks a repeat, eight rows of this width."""
+"""Blocks in a row of a tile: eight such rows are within the 255 blocks of a repeat stride."""
 
 
 class AiCore(VectorCore, CubeCore):

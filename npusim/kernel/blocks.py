@@ -1,4 +1,4 @@
-"""The blocks of a kernel that multiplies: what each piece of the output needs of every tensor."""
+"""The blocks of a matrix product: which part of every tensor each piece of the output needs."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def product_steps(
 ) -> tuple[Step, ...]:
     """`stage(x1, x2, *arguments)` for each of *pieces*, which are those of all cores.
 
-    x1 (rows, k) and x2 (k, columns) are tiles of the operands. Before a core's first tile of
-    another resident operand comes a step that fetches it, and wherever something *begins* anew.
+    x1 (rows, k) and x2 (k, columns) are tiles of the operands. A step that fetches the resident
+    operand precedes a core's first tile of another one, and every tile where something *begins*.
     """
     a, b = np.array(p.pairs, np.int64)[pieces.matrix].T
     x1 = gm_matrix_a(p).tiles(pieces.row, pieces.rows, a)

@@ -1,7 +1,7 @@
-"""A row, or a number a row, for all rows of a plane in the unified buffer: BroadCast of Ascend C.
+"""Broadcast a row, or one value per row, to all rows of a plane in the unified buffer (BroadCast).
 
 Sources: asc-devkit@82b89a1, DK impl/adv_api/detail/pad/broadcast, broadcast_common_utils.h for a
-row, broadcast_v220_impl.h for a number a row.
+row, broadcast_v220_impl.h for one value per row.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ __all__ = ["broadcast_numbers", "broadcast_row", "repeat_block", "repeat_row", "
 __kernel_vocabulary__ = True
 
 ROWS_OF_AN_OR, MAX_STRIDE_BLOCKS = 8, 255
-"""An Or fills so many rows, unless they are longer than a stride (broadcast_common_utils.h:129)."""
+"""An Or fills up to 8 rows, fewer if they exceed a stride (broadcast_common_utils.h:129)."""
 
 
 def broadcast_row(core: VectorCore, plane: Local, row: Local, zeros: Local) -> None:
-    """fp32 *row* to each row of *plane*, of which it may be the first; *zeros* has a block's room.
+    """Copy fp32 *row* to each row of *plane*; *row* may be its first row, *zeros* has one block.
 
-    An Or with zeros copies 16-bit words: a repeat is a block of up to eight rows, whose stride is
-    that of the rows, or all of a long row. The vendor's writes the first row over itself, too, with
-    the same bytes that the next Or may be reading; here it stays as it is.
+    An Or with zeros copies 16-bit words. A repeat is one block of up to eight rows, with the pitch
+    of the rows as its stride, or a long row. The vendor's code also writes the first row over
+    itself, with the same bytes that the next Or may be reading; here the first row is not written.
     """
     row_blocks, zero = row.nbytes // BLOCK_BYTES, zeros.as_dtype(INT16)[: BLOCK_BYTES // 2]
     first = int(row.offset_bytes == plane.offset_bytes)
@@ -51,9 +51,9 @@ def broadcast_row(core: VectorCore, plane: Local, row: Local, zeros: Local) -> N
 
 
 def broadcast_numbers(core: VectorCore, plane: Local, numbers: Local, blocks: Local) -> None:
-    """Each of fp32 *numbers* `(rows,)` to its row of *plane*; one goes by way of the scalar unit.
+    """Copy each of fp32 *numbers* `(rows,)` to its row of *plane*; a single one by the scalar unit.
 
-    *blocks* has room for eight of each number, rounded up to eights of them.
+    *blocks* has room for eight copies of each value, the rows rounded up to a multiple of eight.
     """
     if numbers.count > 1:
         spread_numbers(core, plane, numbers, blocks)
@@ -65,9 +65,9 @@ def broadcast_numbers(core: VectorCore, plane: Local, numbers: Local, blocks: Lo
 
 
 def spread_numbers(core: VectorCore, plane: Local, numbers: Local, blocks: Local) -> None:
-    """Each of fp32 *numbers* `(rows,)` to its row of *plane* `(rows, columns)`.
+    """Copy each of fp32 *numbers* `(rows,)` to its row of *plane* `(rows, columns)`.
 
-    *blocks* has room for eight of each number; Brcb reads eights of them, whatever lies behind.
+    *blocks* has room for eight copies of each value; Brcb reads eight at a time, past the end.
     """
     rows, columns = numbers.count, plane.count // numbers.count
     eights = align_up(rows, FLOATS_PER_BLOCK)
@@ -81,10 +81,10 @@ def spread_numbers(core: VectorCore, plane: Local, numbers: Local, blocks: Local
 
 
 def repeat_block(core: VectorCore, dst: Local, block: Local) -> None:
-    """Fill the row *dst* `(width,)` with the elements of *block*, again and again.
+    """Fill the row *dst* `(width,)` with repetitions of *block*.
 
-    The kernels fill all rows with one Copy, whose mask counts the elements of a row; a Copy a row
-    in an ``independent()`` block takes as long.
+    The kernels fill all rows with one Copy, whose mask counts the elements of a row; one Copy per
+    row in an ``independent()`` block takes as long.
     """
     whole = dst.count // dst.repeat_elements * dst.repeat_elements
     with core.independent():
@@ -94,7 +94,7 @@ def repeat_block(core: VectorCore, dst: Local, block: Local) -> None:
 
 
 def repeat_row(core: VectorCore, plane: Local, row: Local) -> None:
-    """*row* `(columns,)` to each row of *plane* `(rows, columns)`: one Copy takes as long."""
+    """Copy *row* `(columns,)` to each row of *plane* `(rows, columns)`: one Copy takes as long."""
     with core.independent():
         for first in range(0, plane.count, row.count):
             core.copy(plane[first : first + row.count], row)

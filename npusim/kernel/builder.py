@@ -1,4 +1,4 @@
-"""The builder, which writes programs micro-op by micro-op."""
+"""The builder, which writes a program one micro-op at a time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = ["MARK", "Builder", "deeper", "kernel_line", "step", "watched"]
 __kernel_vocabulary__ = True
 
 MARK = "__kernel_vocabulary__"
-"""What a module sets to True that writes micro-ops on behalf of kernels.
+"""A module that writes micro-ops on behalf of kernels sets this name to True.
 
 Reports then show the line of the kernel that called it. Every module of this package does.
 """
@@ -47,7 +47,7 @@ _watcher: ContextVar[Callable[[], None] | None] = ContextVar("watcher", default=
 
 @contextmanager
 def watched(report: Callable[[], None]) -> Iterator[None]:
-    """Call *report* for every program that a builder completes in here."""
+    """Call *report* for every program that a builder completes within the context."""
     token = _watcher.set(report)
     try:
         yield
@@ -60,9 +60,9 @@ _deeper: ContextVar[frozenset[QueueName]] = ContextVar("deeper", default=frozens
 
 @contextmanager
 def deeper(queues: Iterable[QueueName]) -> Iterator[None]:
-    """Give each of *queues* a slot more than it is declared with, in kernels written in here.
+    """Give each of *queues* one slot more than declared, in kernels written within the context.
 
-    Their declarations raise ProgramError where the core has no room, or no event, for it.
+    The declaration raises ProgramError where the core has no room, or no event, for the slot.
     """
     token = _deeper.set(frozenset(queues))
     try:
@@ -74,11 +74,11 @@ def deeper(queues: Iterable[QueueName]) -> Iterator[None]:
 class Builder:
     """Writes one program for one kind of core.
 
-    Buffers are allocated from the low end upwards and freed all at once, by `reset_buffers`. A
-    kernel *alone* may claim every byte: one of cube cores all of L1, whose end otherwise carries
-    messages to vector cores (ops-nn, matmul_v3_base_tiling.cpp), one of vector cores that places
-    its tensors itself all of the unified buffer (asc-devkit, add_high_performance: six tiles of
-    32 KiB).
+    Buffers are allocated from the low end upwards and freed together by `reset_buffers`. A kernel
+    that runs *alone* may claim every byte. On cube cores that adds the end of L1, which otherwise
+    carries messages to vector cores (ops-nn, matmul_v3_base_tiling.cpp). On vector cores a kernel
+    that places its tensors itself may use all of the unified buffer (asc-devkit,
+    add_high_performance: six tiles of 32 KiB).
     """
 
     def __init__(self, name: str, core: Core, sync: Sync, *, alone: bool = False) -> None:
@@ -88,19 +88,19 @@ class Builder:
         self._events = sync.event_ids - sync.reserved_event_ids
         self._ops: list[MicroOp | Call] = []
         self._lines: list[Line] = []
-        """Which line of the kernel wrote each of them."""
+        """The line of the kernel that wrote each of them."""
         self._claimed: dict[str, int] = {}
         self._peak_bytes: dict[str, int] = {}
         self._taken: dict[frozenset[Pipe], int] = {}
         self._synced: set[frozenset[Pipe]] = set()
-        """Pairs of pipes whose last event serves plain waits."""
+        """Pairs of pipes whose last event is the one that `sync` uses."""
         self._queues: list[Queue] = []
         self._declared: list[Declared] = []
-        """The same, as they were declared."""
+        """The same queues, as declared."""
         self._bodies: dict[Hashable, tuple[Body, tuple[QueueState, ...]]] = {}
 
     def room_bytes(self, buffer: str) -> int:
-        """Bytes of *buffer* that a kernel may use and has not claimed; raises ProgramError."""
+        """Bytes of *buffer* that are still free for the kernel; raises ProgramError."""
         usable = self._core.usable_bytes(buffer)
         if self._alone and usable:
             usable = getattr(self._core, f"{buffer}_bytes")
@@ -139,9 +139,9 @@ class Builder:
 
     @contextmanager
     def on_top_of(self, slot: Slot | Local) -> Iterator[None]:
-        """What is claimed of the buffer of *slot* in here begins where *slot* does, over it.
+        """Within the context, claims of the buffer of *slot* overlap it, from its first byte on.
 
-        Programs must write flags that keep those who use the one from those who use the other.
+        The program must write the flags that order the users of the two.
         """
         below = self._claimed[slot.buffer]
         self._claimed[slot.buffer] = slot.offset_bytes
@@ -151,14 +151,15 @@ class Builder:
             self._claimed[slot.buffer] = max(below, self._claimed[slot.buffer])
 
     def reset_buffers(self) -> None:
-        """Hand buffers and events out from the start again, for a later stage of the kernel.
+        """Allocate buffers and events from the start again, for a later stage of the kernel.
 
-        Programs must write `end_stage` between what uses the ones and the others (TPipe's Reset).
+        The program must write `end_stage` between users of the old and the new ones (TPipe's
+        Reset).
         """
         self._claimed, self._taken = {}, {}
 
     def _whole(self, what: str, number: int, least: int) -> int:
-        """*number* as an int from *least* on: one slot must not begin inside another one."""
+        """*number* as an int of at least *least*, since one slot must not begin inside another."""
         is_whole = isinstance(number, int | np.integer) and not isinstance(number, bool)
         if not is_whole or number < least:
             raise ProgramError(
@@ -209,7 +210,7 @@ class Builder:
         self.emit(WaitFlag(src, dst, event))
 
     def sync(self, src: Pipe, dst: Pipe) -> None:
-        """Let *dst* wait here for all that *src* has been issued so far, by a free event."""
+        """Make *dst* wait here for everything issued to *src* so far, by a free event."""
         pair = frozenset((src, dst))
         event = self._events - 1
         if self._taken.get(pair, 0) > event:
@@ -227,17 +228,17 @@ class Builder:
         self.emit(CrossCoreWaitFlag(mode, pipe, event))
 
     def call(self, key: Hashable, shifts: dict[str, int], write: Callable[[], None]) -> None:
-        """Append what *write* writes, its names of global memory shifted by *shifts* bytes.
+        """Append what *write* writes, with its global memory names shifted by *shifts* bytes.
 
-        It is written once for each *key* and state of the queues; *write* must depend on nothing
-        else, and free the slots that it allocates and no others. It may make calls, too.
+        It is written once for each *key* and state of the queues, so *write* must depend on nothing
+        else, and must free the slots that it allocates and no others. It may make calls itself.
         """
         self._call(key, shifts, write, is_whole=True)
 
     def call_part(self, key: Hashable, shifts: dict[str, int], write: Callable[[], None]) -> None:
-        """Do what `call` does for a part of what uses slots: *write* may take over and leave them.
+        """Like `call`, but *write* may use slots allocated earlier and leave slots in use.
 
-        Whoever goes on with a slot that *write* has taken asks the queue for it, since *write* may
+        Code that continues with a slot from *write* must ask the queue for it, since *write* may
         not have been called.
         """
         self._call(key, shifts, write, is_whole=False)
@@ -250,9 +251,9 @@ class Builder:
         self._lines.append(kernel_line())
 
     def body(self, key: Hashable, write: Callable[[], None], *, is_whole: bool = True) -> Body:
-        """The body of such a call, which leaves the queues as the call would; nothing is appended.
+        """The body of such a call; the queues advance as after the call, but nothing is appended.
 
-        *is_whole* is what `call` asks for: the slots that *write* allocates are free at its end.
+        *is_whole* enforces the rule of `call`: slots that *write* allocates are free at its end.
         """
         before = self.queue_states
         known = self._bodies.get((key, before))
@@ -274,7 +275,7 @@ class Builder:
 
     @property
     def queue_states(self) -> tuple[QueueState, ...]:
-        """Where each queue stands, in the order in which they were declared."""
+        """The state of each queue, in order of declaration."""
         return tuple([queue.state for queue in self._queues])
 
     @queue_states.setter
@@ -286,12 +287,12 @@ class Builder:
         self.emit(Barrier(pipe))
 
     def end_stage(self) -> None:
-        """End a stage: drain every queue and wait for all pipes, see `reset_buffers`."""
+        """End a stage: drain every queue and wait for all pipes; see `reset_buffers`."""
         self._drain()
         self.barrier()
 
     def build(self) -> Program:
-        """The program, with every queue drained; what is written next begins another one.
+        """The program, with every queue drained; later micro-ops begin another program.
 
         Programs of one builder claim the same buffers and share the bodies of their calls.
         """
@@ -312,7 +313,7 @@ class Builder:
         return _reported(TabledProgram(self.name, table, claimed, declared))
 
     def drained(self) -> Body:
-        """The body that ends a program from where the queues stand now."""
+        """The body that ends a program from the present state of the queues."""
         return self.body("drain", self._drain)
 
     def _drain(self) -> None:
@@ -321,7 +322,7 @@ class Builder:
 
 
 def _reported(program: Program) -> Program:
-    """*program*, once it has been reported to the watcher, if there is one."""
+    """*program*, after reporting it to the watcher, if there is one."""
     report = _watcher.get()
     if report is not None:
         report()
@@ -334,7 +335,7 @@ def _free(states: Iterable[QueueState]) -> list[set[int]]:
 
 
 def kernel_line() -> Line:
-    """The line that is being run outside of all modules that bear the mark of the vocabulary."""
+    """The line being run in the innermost module without the mark of the vocabulary."""
     frame = sys._getframe(1)
     while frame.f_back and MARK in frame.f_globals:
         frame = frame.f_back
@@ -343,7 +344,7 @@ def kernel_line() -> Line:
 
 @cache
 def _line(file: str, number: int) -> Line:
-    """The same object for all that a line writes."""
+    """A `Line`, the same object for everything that the line writes."""
     return file, number
 
 

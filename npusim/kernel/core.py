@@ -1,4 +1,4 @@
-"""Cores that a kernel is written for: typed tiles of their buffers, and a verb for each micro-op.
+"""Cores that a kernel is written for: typed tiles of their buffers and a verb for each micro-op.
 
 .. code-block:: python
 
@@ -11,11 +11,11 @@
         x_in.free(loaded)
         core.store(y_out, doubled, y)
 
-A tile is a :class:`~npusim.isa.Local`: `tile[a:b]` are some of its elements, and `as_dtype` reads
-its bytes as another type. Queues carry tiles from pipe to pipe, and set and await the flags as
-TPipe and TQue do. Each verb of the vector pipe writes its micro-op and the barrier that lets the
-next one read the result; between the verbs of an ``independent()`` block no barrier is needed, and
-one follows the block.
+A tile is a :class:`~npusim.isa.Local`: `tile[a:b]` selects elements, and `as_dtype` reads its
+bytes as another type. Queues carry tiles from pipe to pipe, and set and wait for flags as TPipe
+and TQue do. Each verb of the vector pipe writes its micro-op and the barrier that lets the next
+one read the result; within an ``independent()`` block there are no barriers, and one follows the
+block.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class TileQueue:
         return self._tile(self.queue.deque())
 
     def free(self, tile: Local) -> None:
-        """The consumer has read the tile, which may be filled again."""
+        """Release a tile that the consumer has read, so that it can be filled again."""
         self.queue.free(self.slot(tile))
 
     @property
@@ -104,15 +104,15 @@ class Core(Builder):
         self.spec = spec
         self.kind = kind
         self.kinds: str | tuple[str, ...] = kind
-        """The kind of each core that a launch starts, by number, or of all of them."""
+        """The kind of each core that a launch starts, by core number, or one kind for all."""
 
     @property
     def is_310p(self) -> bool:
-        """Whether the core is one of arch 2002, where vector and cube unit are one core."""
+        """Whether the core is of arch 2002, where the vector and the cube unit share one core."""
         return self.spec.arch == "2002"
 
     def tile(self, dtype: DType, count: int, buffer: str = "ub") -> Local:
-        """Claim a tile of *count* elements that stays where it is (TBuf); raises ProgramError."""
+        """Claim a tile of *count* elements outside any queue (TBuf); raises ProgramError."""
         return self.claim(buffer, dtype.nbytes(count)).of(dtype, count)
 
     def tiles(
@@ -138,11 +138,11 @@ class Core(Builder):
     # ---- scalar unit ----
 
     def get_value(self, register: Register, src: Local) -> None:
-        """Load the one element of *src* into *register* (GetValue), without any wait."""
+        """Load the single element of *src* into *register* (GetValue), without waiting."""
         self.emit(ScalarLoad(register, src))
 
     def set_value(self, dst: Local, register: Register) -> None:
-        """Store *register* to the one element of *dst* (SetValue), without any wait."""
+        """Store *register* to the single element of *dst* (SetValue), without waiting."""
         self.emit(ScalarStore(dst, register))
 
     def alu(
@@ -153,12 +153,12 @@ class Core(Builder):
         b: Register | float = 0,
         c: Register | float = 0,
     ) -> None:
-        """`dst = op(a, b, c)` on registers and numbers; a float stands for its bits in fp32."""
+        """`dst = op(a, b, c)` on registers and constants; a float stands for its bits in fp32."""
         self.emit(ScalarAlu(op, dst, _in_register(a), _in_register(b), _in_register(c)))
 
 
 def _in_register(operand: Register | float) -> Register | int:
-    """*operand* as the scalar unit reads it: floats by the bits of fp32."""
+    """*operand* as the scalar unit reads it: a float as its bits in fp32."""
     if isinstance(operand, float):
         return int(np.float32(operand).view(np.uint32))
     return operand

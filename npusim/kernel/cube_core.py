@@ -5,7 +5,7 @@
     global memory --load_nd2nz--> L1 --load_data--> L0A, L0B --mmad--> L0C --fixpipe--> memory
                                   L1 --load_table-> bias table, fixpipe buffer
 
-Pipes wait for each other by queues of tiles alone; no verb writes a barrier.
+Pipes wait for each other only through queues of tiles; no verb writes a barrier.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ __all__ = ["BiasTable", "CubeCore", "L0Pair", "MmadInit", "ScaleTable", "sums_dt
 __kernel_vocabulary__ = True
 
 MmadInit = Literal["zero", "bias", "accumulate"]
-"""What sums in L0C begin with: zero, a bias of each column, what is there."""
+"""Initial value of the sums in L0C: zero, a bias for each column, or what L0C holds."""
 
 
 def sums_dtype(element: DType) -> DType:
-    """What products of *element* are summed in: int32 or fp32."""
+    """The type in which products of *element* accumulate: int32 or fp32."""
     return INT32 if element in (INT8, INT4) else FLOAT32
 
 
 class CubeCore(Core):
-    """A core with a cube unit: a cube core of A2 and A3, an AI core of Atlas inference."""
+    """A core with a cube unit: a cube core of A2 and A3, or an AI core of Atlas inference."""
 
     def __init__(
         self, name: str, spec: DeviceSpec, kind: str | None = None, *, alone: bool = False
@@ -73,7 +73,7 @@ class CubeCore(Core):
         return self.tiles(operand.dtype, count, source, "mte1", depth, "l1")
 
     def l1_tile(self, operand: GmMatrix, extent: int, k: int) -> Local:
-        """Room in L1 for a piece of *operand* that stays there."""
+        """Room in L1 for a piece of *operand* that remains resident."""
         count = l1_elements(operand.dtype, extent, k, operand.k_is_first)
         return self.tile(operand.dtype, count, "l1")
 
@@ -86,9 +86,9 @@ class CubeCore(Core):
     # ---- copies ----
 
     def load_nd2nz(self, dst: Local, src: GmView, dst_rows: int | None = None) -> None:
-        """Rows of global memory to L1 as Nz of *dst_rows* rows (DataCopy with Nd2NzParams).
+        """Copy rows of global memory to L1 as Nz of *dst_rows* rows (DataCopy with Nd2NzParams).
 
-        *dst_rows* None is whole fractals of the rows of *src*.
+        By default *dst_rows* is the rows of *src*, rounded up to whole fractals.
         """
         rows = align_up(src.rows, FRACTAL_ROWS) if dst_rows is None else dst_rows
         self.emit(LoadNd2Nz(dst, src.operand, rows))
@@ -102,9 +102,9 @@ class CubeCore(Core):
         k: int = 0,
         origin: int = 0,
     ) -> L1Matrix:
-        """A piece of *operand* to L1: ND becomes Nz on the way, FRACTAL_NZ is copied as it is.
+        """Copy a piece of *operand* to L1: ND becomes Nz on the way, FRACTAL_NZ is copied as it is.
 
-        It is *extent* rows (or columns) from *origin* on, and *count* positions of k from *k* on.
+        It has *extent* rows (or columns) from *origin* and *count* positions of k from *k*.
         """
         width = c0(operand.dtype)
         # (rows, columns) of the piece in global memory.
@@ -126,7 +126,7 @@ class CubeCore(Core):
         return L1Matrix(dst, extent, count, operand.k_is_first)
 
     def load_data(self, dst: Local, src: L1Matrix, extent: int, k: int) -> Local:
-        """*extent* x *k* of *src*, from where its part begins, to L0A or L0B (LoadData).
+        """Copy *extent* x *k* of *src*, from the start of its part, to L0A or L0B (LoadData).
 
         A matrix with k first is transposed on the way. Returns the part of *dst* that is filled.
         """
@@ -143,7 +143,7 @@ class CubeCore(Core):
         return filled
 
     def load_table(self, dst: Local, src: Local) -> None:
-        """A vector from L1 to the bias table or the fixpipe buffer (DataCopy, C1 to C2)."""
+        """Copy a vector from L1 to the bias table or the fixpipe buffer (DataCopy, C1 to C2)."""
         self.emit(LoadTable(dst, src))
 
     # ---- products ----
@@ -161,7 +161,7 @@ class CubeCore(Core):
     ) -> None:
         """`dst (m, n) = start + a (m, k) @ b (k, n)` (Mmad); *shape* is (m, n, k).
 
-        *init* names the start: zero, *bias* of the bias table, or what *dst* holds.
+        *init* selects the start: zero, *bias* in the bias table, or the contents of *dst*.
         """
         self.emit(Mmad(dst, a, b, *shape, init, bias, unit_flag))
 
@@ -175,10 +175,10 @@ class CubeCore(Core):
         atomic: bool = False,
         unit_flag: bool = False,
     ) -> None:
-        """*sums* of L0C, `(rows, columns)` of *dst*, to global memory (Fixpipe).
+        """Copy *sums* of L0C, `(rows, columns)` of *dst*, to global memory (Fixpipe).
 
-        *mode* None leaves them as they are, or rounds fp32 to a *dst* of 16 bits. With *atomic*
-        they are added to what is there.
+        *mode* None leaves them unchanged, or rounds fp32 to a *dst* of 16 bits. With *atomic* they
+        are added to the contents of *dst*.
         """
         if mode is None:
             mode = "none" if dst.dtype is sums.dtype else "cast"
@@ -187,6 +187,20 @@ class CubeCore(Core):
         op = Fixpipe(
             dst.operand, src, *size, dst.dtype, mode, scale, atomic=atomic, unit_flag=unit_flag
         )
+        self.emit(op)
+
+    def fixpipe_to_fractals(
+        self, dst: GmView, sums: Local, shape: tuple[int, int], *, atomic: bool = False
+    ) -> None:
+        """*sums* of L0C, `(m, n)` of *shape*, to global memory as Nz (Fixpipe).
+
+        *dst* is `(n / 16, m x 16)`: a row for each column of fractals.
+        """
+        rows = align_up(shape[0], FRACTAL_ROWS)
+        op = Fixpipe(
+            dst.operand, sums[: l0c_elements(*shape)], *shape, rows, dst.dtype, layout="nz",
+            atomic=atomic,
+        )  # fmt: skip
         self.emit(op)
 
     def fixpipe_to_l1(
@@ -198,7 +212,7 @@ class CubeCore(Core):
         mode: QuantMode | None = None,
         scale: Local | int | None = None,
     ) -> None:
-        """*sums* of L0C, `(m, n)` of *shape*, to L1 as Nz of *dst_rows* rows (Fixpipe)."""
+        """Copy *sums* of L0C, `(m, n)` of *shape*, to L1 as Nz of *dst_rows* rows (Fixpipe)."""
         if mode is None:
             mode = "none" if dst.dtype is sums.dtype else "cast"
         rows = align_up(shape[0], FRACTAL_ROWS)
@@ -206,10 +220,10 @@ class CubeCore(Core):
 
 
 class L0Pair:
-    """Parts of both operands in L0A and L0B: two are loaded while two others are multiplied."""
+    """Parts of both operands in L0A and L0B, double buffered: two load while two are multiplied."""
 
     def __init__(self, core: CubeCore, dtype: DType, m: int, n: int, k: int) -> None:
-        """Claim room for (m, k) and (k, n) of *dtype*, twice; raises ProgramError."""
+        """Claim room for (m, k) and (k, n) of *dtype*, two of each; raises ProgramError."""
         self._core = core
         m, n, k = align_up(m, FRACTAL_ROWS), align_up(n, FRACTAL_ROWS), align_up(k, c0(dtype))
         # One event for both: the parts in L0B have no queue.
@@ -230,9 +244,9 @@ class L0Pair:
         before: Callable[[], None] | None = None,
         unit_flag: bool = False,
     ) -> None:
-        """Add *a* times *b* of *shape* (m, n, k) in L0C to what *init* says *dst* begins with.
+        """Add *a* times *b* of *shape* (m, n, k) in L0C to the start that *init* selects.
 
-        *before* writes what comes directly before the Mmad, whose *unit_flag* is as given.
+        *before* writes what directly precedes the Mmad; *unit_flag* is passed to the Mmad.
         """
         m, n, k = shape
         tile = self._left.alloc()
@@ -248,7 +262,7 @@ class L0Pair:
 
 
 class BiasTable:
-    """A vector along n in the bias table, which sums in L0C start from."""
+    """A vector along n in the bias table, from which sums in L0C start."""
 
     def __init__(self, core: CubeCore, n: int, dtype: DType) -> None:
         """Claim room for *n* columns of a bias of *dtype*."""
@@ -260,7 +274,7 @@ class BiasTable:
         self._table = core.tiles(table, count, "mte1", "cube", 1, "bt")
 
     def take(self, bias: GmView) -> Local:
-        """Load *bias* `(n,)` into the table, for the cube; `drop` it when it has been added."""
+        """Load *bias* `(n,)` into the table, for the cube; call `drop` when it has been added."""
         # float16 becomes float32 between L1 and the table.
         loaded = _load_vector(self._core, self._loaded, bias)
         table = self._table.alloc()
@@ -271,7 +285,7 @@ class BiasTable:
         return self._table.deque()[: bias.columns]
 
     def drop(self, bias: Local) -> None:
-        """The cube has added *bias*."""
+        """Release *bias*, which the cube has added."""
         self._table.free(bias)
 
 
@@ -285,7 +299,7 @@ class ScaleTable:
         self._table = core.tile(UINT64, n, "fb")
 
     def load(self, scale: GmView) -> Local:
-        """Load *scale* `(n,)` into the fixpipe buffer; the fixpipe may read it at once."""
+        """Load *scale* `(n,)` into the fixpipe buffer; the fixpipe may read it afterwards."""
         loaded = _load_vector(self._core, self._loaded, scale)
         columns = self._table[: scale.columns]
         self._core.load_table(columns, loaded[: scale.columns])
@@ -293,7 +307,7 @@ class ScaleTable:
         return columns
 
     def loaded(self, count: int) -> Local:
-        """The first *count* columns, which have been loaded before."""
+        """The first *count* columns, loaded earlier."""
         return self._table[:count]
 
 

@@ -1,4 +1,4 @@
-"""Launches: the blocks of all cores from columns of steps, groups of cores, and shares of work."""
+"""Launches: blocks of all cores from columns of steps, groups of cores, and shares of work."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ __all__ = [
 __kernel_vocabulary__ = True
 
 VECTOR_CORES_OF_A_GROUP = 2
-"""A cube core of A2 and A3 has two vector cores next to it (asc-devkit, docs/zh/guide)."""
+"""A cube core of A2 and A3 is paired with two vector cores (asc-devkit, docs/zh/guide)."""
 CORES_OF_A_GROUP = 1 + VECTOR_CORES_OF_A_GROUP
 
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """What every core does, one block each."""
+    """The blocks of a kernel, one for each core."""
 
     name: str
     blocks: tuple[Block, ...]
@@ -45,7 +45,7 @@ class Kernel:
     is_mix: bool = False
     """Whether cube and vector cores start together."""
     workspaces: dict[str, Annotated[int, BYTES]] = field(default_factory=dict)
-    """Tensors that its cores keep between them, and their bytes."""
+    """Workspace tensors that its cores share, with their sizes in bytes."""
 
     @property
     def block_dim(self) -> int:
@@ -54,7 +54,7 @@ class Kernel:
 
 
 def share(count: int, parts: int, index: int) -> range:
-    """The run of *count* items that part *index* of *parts* gets; the first parts get one more.
+    """The contiguous items that part *index* of *parts* gets; the first parts get one more.
 
     >>> [list(share(5, 3, index)) for index in range(3)]
     [[0, 1], [2, 3], [4]]
@@ -76,14 +76,14 @@ def launch(
     cached: Callable[[str], bool] = lambda _: True,
     block_dim: int = 0,
 ) -> tuple[Block, ...]:
-    """A block for each core of *kind* that has a tile in *steps*, and for each below *block_dim*.
+    """Make a block for each core of *kind* with a tile in *steps*, and for each below *block_dim*.
 
-    A sequence says the kind of each core, by its number.
-    Each core runs what *begin* writes, the stages of its tiles, and what drains its queues. A stage
+    A sequence gives the kind of each core, by its number.
+    Each core runs what *begin* writes, the stages of its tiles, and then drains its queues. A stage
     is written once for each shape of its arguments and state of the queues. Names of global memory
-    begin where a core's first tile does, and the L2 keeps those that are *cached*, unless *bound*
-    says what they mean to each core: then tiles lie in them as they lie in the names of a program.
-    Cores that do the same from there on share their program.
+    begin where a core's first tile does, and the L2 caches those that are *cached*. *bound* instead
+    gives the binding of names on each core; tiles then lie in them as in the names of a program.
+    Cores that run the same from there on share one program.
     """
     rows = _Rows.of(steps, begin is not None, block_dim)
     writing = _Writing(builder, steps, begin)
@@ -115,7 +115,7 @@ class CoreSteps:
     def of_calls(
         builder: Builder, cores: int, calls: Callable[[int], Iterable[StageCall]]
     ) -> CoreSteps:
-        """Those that make `calls(core)`, see :func:`~npusim.kernel.steps.steps_of`."""
+        """Steps that make `calls(core)`; see :func:`~npusim.kernel.steps.steps_of`."""
         return CoreSteps(builder, steps_of(map(calls, range(cores))))
 
     def launch(
@@ -134,11 +134,11 @@ def launch_mixed(
     bound: Callable[[int], dict[str, Binding]] | None = None,
     vector_cores: int = VECTOR_CORES_OF_A_GROUP,
 ) -> tuple[Block, ...]:
-    """The blocks of cube cores with their vector cores: three a group, the cube core first.
+    """Make the blocks of cube cores with their vector cores: three per group, cube core first.
 
     A kernel may start only one of the two *vector_cores* of each group.
-    Steps of *cube* name the group as their core; those of *vector* name vector core number *half*
-    of a group `vector_cores * group + half`. *bound* says what names mean to a group.
+    The core of a *cube* step is the number of its group; a *vector* step names vector core *half*
+    of a group as `vector_cores * group + half`. *bound* gives the binding of names in each group.
     """
     cubes = cube.launch("aic", bound, groups)
     of_core = None if bound is None else lambda core: bound(core // vector_cores)
@@ -154,19 +154,19 @@ def launch_mixed(
 
 
 class _Rows(NamedTuple):
-    """What cores run, core after core, each in its order."""
+    """The rows that cores run, core after core, each in its order."""
 
     core: Integers
     """`(rows,)`."""
     first: Integers
     """The first row of each core, and the end of the last, `(cores + 1,)`."""
     shape: Integers
-    """The number of the shape, counted through all steps; then come the beginning and the end."""
+    """Number of the shape, counted over all steps; the beginning and the end have the last ones."""
     names: tuple[str, ...]
     offsets: Integers
-    """Where the names begin, `(rows, names)`."""
+    """Offsets at which the names begin, `(rows, names)`."""
     is_given: NDArray[np.bool_]
-    """Whether the step says so, `(rows, names)`."""
+    """Whether the step has the name, `(rows, names)`."""
 
     @staticmethod
     def of(steps: tuple[Step, ...], has_begin: bool, block_dim: int) -> _Rows:
@@ -178,7 +178,7 @@ class _Rows(NamedTuple):
         ends = [cores, cores] if has_begin else [cores]
         sizes = [each.size for each in (*tiles, *ends)]
         edges = np.cumsum([0, *sizes])
-        # The beginning before, and the end after, whatever a core runs.
+        # The beginning comes first and the end last, whatever the core runs in between.
         phase = np.repeat([*([0] * len(tiles)), *([1, -1][: len(ends)])], sizes)
         orders = [np.arange(x.core.size) if x.order is None else x.order for x in steps]
         order = np.concatenate([*orders, *ends])
@@ -203,7 +203,7 @@ class _Rows(NamedTuple):
 
 
 class _Writing:
-    """Which bodies a sequence of shapes is: each leads from a state of the queues to another."""
+    """Finds the bodies of a sequence of shapes; each leads from one queue state to the next."""
 
     def __init__(
         self, builder: Builder, steps: tuple[Step, ...], begin: Callable[[], None] | None
@@ -219,15 +219,13 @@ class _Writing:
             for step in steps
             for shape in range(step.examples.size)
         ]
-        """What writes the body of each shape, from where the queues stand."""
+        """Writers of the body of each shape, which start from the present state of the queues."""
         self._write.append(builder.drained)
         if begin is not None:
             self._write.append(partial(builder.body, (begin,), begin))
 
     def bodies_of(self, rows: _Rows) -> Integers:
-        """The number of the body of each of *rows*; cores with the same shapes are gone through
-        once.
-        """
+        """The number of the body of each of *rows*, found once for each sequence of shapes."""
         found: list[Integers] = [np.zeros(0, np.int64)]
         known: dict[bytes, Integers] = {}
         before = self._builder.queue_states
@@ -273,7 +271,7 @@ def _places(
     bound: Callable[[int], dict[str, Binding]] | None,
     cached: Callable[[str], bool],
 ) -> tuple[list[dict[str, Binding]], Integers]:
-    """What names mean to each core, and by how much each row moves them on, `(rows, names)`."""
+    """The binding of names on each core, and the shift of each row, `(rows, names)`."""
     touched = [each.names for each in bodies]
     cores = rows.core[rows.first[:-1]].tolist()
     number = np.repeat(np.arange(len(cores)), np.diff(rows.first))
@@ -293,5 +291,5 @@ def _places(
         binding = [bound(core) for core in cores]
     touches = np.array([[x in names for x in rows.names] for names in touched], np.bool_)
     touches = touches.reshape(len(bodies), len(rows.names))
-    # A body that does not touch a name has no place in it.
+    # A body that does not touch a name has no shift for it.
     return binding, np.where(touches[body], rows.offsets - origin[number], 0)

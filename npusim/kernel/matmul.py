@@ -2,16 +2,17 @@
 
 A *feed* loads pieces of an operand into L1 as Nz, :class:`~npusim.kernel.cube_core.L0Pair` loads
 parts of two such pieces into L0A and L0B and multiplies them, and :class:`Matmul` does this for
-base tiles, step after step of k. Everything is double buffered: L1 and L0 always, L0C where the
-tile asks for it. Steps of k follow each other in ascending order, so a base tile's sum is that of
-the whole row and column (asc-devkit, the Matmul API's Norm and MDL schedules). Two options of that
-API are options here:
+base tiles, one step of k after another. L1 and L0 are always double buffered, L0C where the tile
+asks for it. Steps of k are in ascending order, so the sum of a base tile equals that of the whole
+row and column (asc-devkit, the Matmul API's Norm and MDL schedules). Two options of that API are
+available here:
 
-* the unit flag, by which the fixpipe empties L0C behind the last Mmad of a tile, and the first one
-  of the next tile fills it behind the fixpipe (asc-devkit, the guide's page on UnitFlag);
-* the k stagger, by which cores begin at different pieces of k and go round, so that those that
+* the unit flag, by which the fixpipe drains L0C right behind the last Mmad of a tile, and the first
+  Mmad of the next tile fills it right behind the fixpipe (asc-devkit, the guide's page on
+  UnitFlag);
+* the k stagger, by which cores start at different pieces of k and wrap around, so that cores that
   share rows or columns read different lines at a time (asc-devkit, k_loop_mdl_reorder.h). Sums of
-  floats then are in another order on each core; those of integers do not change.
+  floats are then in a different order on each core; those of integers do not change.
 """
 
 from __future__ import annotations
@@ -46,16 +47,16 @@ class BaseTile:
     m: int
     n: int
     k: int
-    """L0A gets m x k, L0B k x n, L0C m x n."""
+    """L0A holds m x k, L0B k x n, L0C m x n."""
     steps_a: int = 1
     steps_b: int = 1
-    """How many k of L0 a piece in L1 holds."""
+    """How many L0 steps of k a piece in L1 holds."""
     l0c_depth: int = 1
     keep: Literal["a", "b"] | None = None
-    """The operand that stays in L1, all of its k, until it is fetched anew."""
+    """The operand of which all of k stays in L1 until it is fetched again."""
     depth_a: int = 2
     depth_b: int = 2
-    """Pieces in L1 at a time."""
+    """Buffers for pieces in L1."""
 
 
 class Feed(Protocol):
@@ -78,7 +79,7 @@ class Feed(Protocol):
 
 
 class GmOperand:
-    """What every feed keeps of an operand in global memory."""
+    """State shared by all feeds of an operand in global memory."""
 
     def __init__(self, matrix: GmMatrix) -> None:
         self.matrix = matrix
@@ -93,7 +94,7 @@ class GmOperand:
 
 
 class GmFeed(GmOperand):
-    """From global memory by mte2: ND becomes Nz on the way, FRACTAL_NZ is copied as it is."""
+    """Feed from global memory by mte2: ND becomes Nz on the way, FRACTAL_NZ is copied unchanged."""
 
     producer: Pipe = "mte2"
 
@@ -107,7 +108,7 @@ class GmFeed(GmOperand):
 
 
 class _Turn(NamedTuple):
-    """What of a product lies between two places of k where both operands begin a piece."""
+    """The part of a product between two values of k at which both operands begin a new piece."""
 
     m: int
     n: int
@@ -120,7 +121,7 @@ class _Turn(NamedTuple):
 
 
 class Matmul:
-    """Products of base tiles on one cube core, or the cube of a coupled core (Matmul)."""
+    """Products of base tiles on a cube core, or on the cube unit of a coupled core (Matmul)."""
 
     def __init__(
         self,
@@ -135,12 +136,12 @@ class Matmul:
         unit_flag: bool = False,
         in_turn: bool = False,
     ) -> None:
-        """*k* is the longest product, *drain* the pipe that reads L0C.
+        """Claim buffers; *k* is the longest product, *drain* the pipe that reads L0C.
 
-        A matrix in global memory is loaded by mte2. *bias* is the type of the one that products
-        may start from. With *unit_flag*, which only a fixpipe can have, `fixpipe` must empty L0C.
-        Without one, each Mmad may wait until the one before is over, *in_turn*. Buffers are claimed
-        here; raises ProgramError where they do not fit.
+        A matrix in global memory is loaded by mte2. *bias* is the type of the bias from which
+        products may start. *unit_flag* requires a fixpipe as drain, and `fixpipe` must then drain
+        L0C. Without it, *in_turn* makes each Mmad wait until the one before has finished. Raises
+        ProgramError where the buffers do not fit.
         """
         self.core, self.tile, self.k = core, tile, k
         feed_a = GmFeed(core, a) if isinstance(a, GmMatrix) else a
@@ -156,32 +157,32 @@ class Matmul:
         self.dtype = sums_dtype(feed_a.dtype)
         self._l0 = L0Pair(core, feed_a.dtype, tile.m, tile.n, tile.k)
         self._l0c = core.l0c_queue(self.dtype, tile.m, tile.n, tile.l0c_depth, drain=drain)
-        # With a unit flag that queue says that the last Mmad, or the fixpipe, has begun with a
-        # buffer, and this one that it is over.
+        # With a unit flag that queue signals that the last Mmad, or the fixpipe, has started on a
+        # buffer, and this one that it has finished.
         self._over = core.queue("l0c", 0, "cube", drain, tile.l0c_depth) if unit_flag else None
         self._bias = BiasTable(core, tile.n, bias) if bias is not None else None
 
     def stagger(self, core: int, k: int) -> int:
         """Where *core* begins in a product of *k*: its number modulo the pieces of k in L1.
 
-        Pieces are those of the operand that has the longer ones. Of lengths that are no multiples
-        of each other the least common one is taken (assumed).
+        Pieces are those of the operand with the longer ones. If neither length is a multiple of the
+        other, their least common multiple is used (assumed).
         """
         step = self.tile.k * lcm(self.tile.steps_a, self.tile.steps_b)
         return core % ceil_div(k, step) * step
 
     def fetch(self, operand: GmTile) -> None:
-        """Load the operand that stays in L1: all of its k for the rows or columns of *operand*."""
+        """Load the resident operand into L1: all of k for the rows or columns of *operand*."""
         (self._a if self.tile.keep == "a" else self._b).fetch(operand.extent, operand.k)
 
     def prefetch_l2(self, n: int, k: int, pieces: int) -> None:
-        """Load the first *pieces* of b into L1 and drop them: they are in the L2 afterwards."""
+        """Load the first *pieces* of b into L1 and discard them, which puts them in the L2."""
         for index in range(pieces):
             self._b.advance(index * self.tile.k * self.tile.steps_b, n, k)
             self._b.release()
 
     def use(self, a: GmMatrix, b: GmMatrix) -> None:
-        """Products that follow are of these matrices in global memory, of any sizes that fit."""
+        """Make later products read these matrices in global memory, of any sizes that fit."""
         for side, matrix in ((self._a, a), (self._b, b)):
             assert isinstance(side.feed, GmOperand)
             side.feed.matrix = matrix
@@ -196,11 +197,12 @@ class Matmul:
         preload: Callable[[Local], None] | None = None,
         first_k: int = 0,
     ) -> Local:
-        """Multiply an (m, k) by a (k, n) tile; returns the sums in L0C, for the pipe that drains.
+        """Multiply an (m, k) by a (k, n) tile; return the sums in L0C, for the draining pipe.
 
-        They start from *bias* `(n,)`, in global memory or in the bias table already, from what
-        *preload* writes into L0C, or from zero, at *first_k*, which begins a piece of both operands
-        in L1. Store them with `fixpipe`, or `free` them where another pipe has read them.
+        They start from *bias* `(n,)`, in global memory or already in the bias table, from what
+        *preload* writes into L0C, or from zero. k starts at *first_k*, where a piece of both
+        operands in L1 must begin. `fixpipe` stores the sums; `free` them when another pipe has read
+        them.
         """
         if first_k and "fixpipe" in (self._a.feed.producer, self._b.feed.producer):
             raise ProgramError(
@@ -238,7 +240,7 @@ class Matmul:
             starts = *range(first_k, k, self.tile.k), *range(0, first_k, self.tile.k)
             self._turn(_Turn(m, n, k, init), starts, sums, bias)
         for number, (start, count) in enumerate(turns if len(turns) > 1 else ()):
-            # Only the first one starts the sums; the others add to them.
+            # Only the first turn initialises the sums; the others add to them.
             begins, ends = number == 0, number == len(turns) - 1
             turn = _Turn(m, n, count, init if begins else "accumulate", begins, ends)
             write = partial(self._turn, turn, range(0, count, self.tile.k), sums, bias)
@@ -253,9 +255,9 @@ class Matmul:
 
     @cached_property
     def _turn_k(self) -> int | None:
-        """The k after which pieces of both operands begin anew: a turn.
+        """The k after which both operands begin a new piece: the length of a turn.
 
-        None where what it writes depends on where it begins otherwise than by places of global
+        None where the micro-ops of a turn depend on its start in more than offsets into global
         memory.
         """
         feeds = [side.feed for side in (self._a, self._b) if side.has_turns]
@@ -265,7 +267,7 @@ class Matmul:
         return step if is_whole and len(names) == 2 else None
 
     def _turns(self, first_k: int, k: int) -> list[tuple[int, int]]:
-        """Where in [0, *k*) turns begin, from *first_k* round, and their k; one if none can."""
+        """Start and k of each turn in [0, *k*), wrapping round from *first_k*; one if none can."""
         step = self._turn_k
         if step is None or first_k % step:
             return [(first_k, k)]
@@ -274,12 +276,12 @@ class Matmul:
 
     @property
     def _matrices(self) -> tuple[GmMatrix, ...]:
-        """Operands in global memory, which may be other ones from product to product."""
+        """Operands in global memory, which may differ from product to product."""
         feeds = [side.feed for side in (self._a, self._b)]
         return tuple(feed.matrix for feed in feeds if isinstance(feed, GmOperand))
 
     def _shifts(self, k: int) -> dict[str, int]:
-        """How much further a turn that begins at *k* finds its operands in global memory."""
+        """Shifts of the operands in global memory for a turn that begins at *k*."""
         return {operand.name: operand.shift_k(k) for operand in self._matrices}
 
     def _turn(self, turn: _Turn, starts: Sequence[int], sums: Local, bias: Local | None) -> None:
@@ -293,7 +295,7 @@ class Matmul:
             self._step(sums, shape, start, init, bias if init == "bias" else None, hand_over)
             init = "accumulate"
             if self._over is not None and turn.begins and start == starts[0]:
-                # The first Mmad follows the fixpipe, so it is over no sooner than that.
+                # The first Mmad follows the fixpipe, so it cannot finish earlier.
                 self._over.alloc()
         self._a.release()
         self._b.release()
@@ -310,7 +312,7 @@ class Matmul:
         """Add the step of k that begins at *start* to *sums*; *shape* is that of the product."""
         m, n, k = shape
         count = min(self.tile.k, k - start)
-        # Both pieces are given back before mte1 waits for the next one of either.
+        # Both pieces are released before mte1 waits for the next one of either.
         self._a.leave(start)
         self._b.leave(start)
         self._a.advance(start, m, k)
@@ -340,7 +342,7 @@ class Matmul:
         self._over.free(self._over.deque())
 
     def free(self, sums: Local) -> None:
-        """Another pipe than the fixpipe has read *sums*."""
+        """Free *sums*, which a pipe other than the fixpipe has read."""
         self._l0c.free(sums)
 
 
@@ -353,7 +355,7 @@ class _Side:
         """L1 holds *depth* pieces of *step*, or all of *k* if *depth* is 0."""
         self._core, self.feed, self._step = core, feed, step
         # A piece that the cube computes itself is requested one piece ahead: mte1 and the cube work
-        # on the piece before while the fixpipe writes this one to L1.
+        # on the previous piece while the fixpipe writes this one to L1.
         self._ahead = step if feed.producer == "fixpipe" else 0
         longest = min(step, align_up(k, c0(feed.dtype))) if depth else k
         count = l1_elements(feed.dtype, extent, longest, feed.k_is_first)
@@ -369,7 +371,7 @@ class _Side:
 
     @property
     def has_turns(self) -> bool:
-        """Whether its pieces are alike but for their places in global memory."""
+        """Whether its pieces differ only in their offsets in global memory."""
         return self._queue is not None and isinstance(self.feed, GmOperand)
 
     def fetch(self, extent: int, k: int) -> None:
@@ -380,13 +382,13 @@ class _Side:
         self._count = k
 
     def leave(self, k: int) -> None:
-        """Give the piece in L1 back if position *k* begins another one."""
+        """Release the piece in L1 if position *k* begins another one."""
         if not k % self._step:
             self.release()
 
     def advance(self, k: int, extent: int, end: int) -> None:
-        """Make sure that position *k* is in L1."""
-        # A piece is loaded when its first position is needed; it serves *step* positions of k.
+        """Load the piece with position *k* into L1, unless it is there."""
+        # A piece is loaded when its first position is needed, and serves *step* positions of k.
         if self._queue is None or k % self._step:
             return
         self.release()
@@ -400,7 +402,7 @@ class _Side:
         self._piece = self._queue.deque()
 
     def release(self) -> None:
-        """The piece in L1 is not needed any more."""
+        """Release the piece in L1."""
         if self._queue is not None and self._piece is not None:
             self._queue.free(self._piece)
             self._piece = None

@@ -33,7 +33,7 @@ __kernel_vocabulary__ = True
 class GmMatrix:
     """The layout of an operand of a product in global memory.
 
-    *rows* x *columns* is the matrix in memory. `k_is_first` says that k is its first axis, as in a
+    *rows* x *columns* is the matrix in memory. `k_is_first` means that k is its first axis, as in a
     plain right operand (k, n) or a transposed left one (k, m).
     """
 
@@ -45,17 +45,17 @@ class GmMatrix:
     layout: Literal["ND", "FRACTAL_NZ"] = "ND"
 
     def _offset_bytes(self, row: int, column: int) -> int:
-        """Bytes before (*row*, *column*); in FRACTAL_NZ both must begin a fractal's row."""
+        """Offset of (*row*, *column*); in FRACTAL_NZ both must begin a fractal's row."""
         if self.layout == "ND":
             return self.dtype.nbytes(row * self.columns + column)
         return (column // c0(self.dtype) * align_up(self.rows, FRACTAL_ROWS) + row) * BLOCK_BYTES
 
     def shift(self, origin: int) -> int:
-        """Bytes to the tile that begins at *origin* along the axis that is not k."""
+        """Offset of the tile that begins at *origin* along the axis other than k."""
         return self._offset_bytes(0, origin) if self.k_is_first else self._offset_bytes(origin, 0)
 
     def shift_k(self, k: int) -> int:
-        """Bytes to position *k*."""
+        """Offset of position *k*."""
         return self._offset_bytes(k, 0) if self.k_is_first else self._offset_bytes(0, k)
 
     def tile(
@@ -63,8 +63,8 @@ class GmMatrix:
     ) -> GmTile:
         """*extent* rows of a left operand, or columns of a right one, from *origin* on.
 
-        Of k *count* positions from *k* on, or all that follow; *matrix* is the number of the
-        matrix, where several follow each other.
+        It has *count* positions of k from *k*, by default all that follow; *matrix* is the number
+        of the matrix in a batch.
         """
         k_extent = self.rows if self.k_is_first else self.columns
         offset_bytes = matrix * self.matrix_bytes + self.shift(origin) + self.shift_k(k)
@@ -79,7 +79,7 @@ class GmMatrix:
         k: Integers | int = 0,
         count: Integers | int | None = None,
     ) -> GmTiles:
-        """The same for many tiles at once."""
+        """Like `tile`, for many tiles at once."""
         k_extent = self.rows if self.k_is_first else self.columns
         offset = _each(self.shift, origin) + _each(self.shift_k, np.asarray(k))
         depth = k_extent - np.asarray(k) if count is None else np.asarray(count)
@@ -88,7 +88,7 @@ class GmMatrix:
 
     @property
     def view(self) -> GmView:
-        """ND: all of it, as rows and columns."""
+        """The whole ND matrix, as rows and columns."""
         return GmView.of(self.name, self.dtype, self.rows, self.columns)
 
     @property
@@ -124,14 +124,14 @@ class GmTile(Shiftable):
 
 
 def _each(shift: Callable[[int], int], places: Integers) -> Integers:
-    """*shift* of each of *places*."""
+    """*shift* applied to each of *places*."""
     values, index = np.unique(places, return_inverse=True)
     return np.array([shift(value) for value in values.tolist()], np.int64)[index]
 
 
 @dataclass(frozen=True, eq=False)
 class GmTiles(GmColumn):
-    """Tiles of a :class:`GmMatrix`, one for each that a launch has."""
+    """Tiles of a :class:`GmMatrix`, one for each tile of a launch."""
 
     name: str
     offset_bytes: Integers
@@ -139,7 +139,7 @@ class GmTiles(GmColumn):
     k: Integers
 
     def select(self, chosen: Array) -> GmTiles:
-        """Those of some of them."""
+        """The tiles that *chosen* selects."""
         offset, extent, k = (x[chosen] for x in (self.offset_bytes, self.extent, self.k))
         return GmTiles(self.name, offset, extent, k)
 
@@ -170,7 +170,7 @@ class L1Matrix:
     """First k of the part, from the start of the piece."""
 
     def at(self, k: int = 0, origin: int = 0) -> L1Matrix:
-        """The part that begins *k* and *origin* further on."""
+        """The part that begins *k* and *origin* further."""
         return replace(self, k=self.k + k, origin=self.origin + origin)
 
 
@@ -183,7 +183,7 @@ def l1_rows(dtype: DType, rows: int, k_is_first: bool) -> int:
 
 
 def l1_elements(dtype: DType, extent: int, count: int, k_is_first: bool) -> int:
-    """Elements that *extent* x *count* (k) of them take in L1 as Nz."""
+    """Elements that *extent* x *count* (k) occupy in L1 as Nz."""
     rows, columns = (count, extent) if k_is_first else (extent, count)
     return l1_rows(dtype, rows, k_is_first) * align_up(columns, c0(dtype))
 

@@ -1,9 +1,9 @@
-"""Matrices in the unified buffer, and what the vector pipe does to all their rows and columns.
+"""Matrices in the unified buffer, and vector operations on all their rows and columns.
 
-A plane is `(rows, columns)`, its rows filled up to whole repeats of 64 float32. One micro-op takes
-64 columns of all rows: a repeat is a row, so a vector along the columns is read again each repeat
-(repeat stride 0), and a number a row as its block of eight copies (block stride 0), as Ascend C
-kernels do (asc-devkit, docs/zh, the guide's page on strides; Brcb.md).
+A plane is `(rows, columns)`, its rows padded to whole repeats of 64 float32. One micro-op covers
+64 columns of all rows, one row a repeat. A vector along the columns is read again in each repeat
+(repeat stride 0), and a value per row is stored as a block of eight copies (block stride 0), as
+Ascend C kernels do (asc-devkit, docs/zh, the guide's page on strides; Brcb.md).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __kernel_vocabulary__ = True
 REPEAT = 64
 """float32 in a repeat of 256 bytes."""
 SPREAD = 8
-"""float32 in a block: the copies of a factor."""
+"""float32 in a block: the copies of a row's factor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Plane:
     start_bytes: int = 0
 
     def whole(self, dtype: DType = FLOAT32) -> Local:
-        """Everything, rows after each other."""
+        """All elements, row after row."""
         return self._part(dtype, self.rows * self.columns, 0)
 
     def row(self, index: int, count: int | None = None, dtype: DType = FLOAT32) -> Local:
@@ -69,7 +69,7 @@ class Plane:
 
     @property
     def pieces(self) -> range:
-        """One for each micro-op: 64 columns of all rows, or a whole row where rows are fewer."""
+        """Indices, one per micro-op: 64 columns of all rows, or a whole row if rows are fewer."""
         return range(self.rows) if self._takes_rows else self.chunks
 
     @property
@@ -92,19 +92,20 @@ class Plane:
     def vector_piece(self, vector: Local, index: int) -> Local:
         """The operand that applies the float32 *vector* `(columns,)` to piece *index*."""
         if self._takes_rows:
-            # The piece is one whole row: the vector as it is.
+            # The piece is one whole row, so the vector applies unchanged.
             return Local(vector.buffer, vector.offset_bytes, FLOAT32, self.columns)
-        # 64 of the vector's elements, read again for each row: repeat stride 0.
+        # 64 elements of the vector, read again for each row: repeat stride 0.
         offset = vector.offset_bytes + index * FLOAT32.nbytes(REPEAT)
         return Local(vector.buffer, offset, FLOAT32, self.rows * REPEAT, 1, 0)
 
     def blocks_piece(self, blocks: Local, index: int, pitch: int) -> Local:
         """The operand that applies *blocks*, one a row, *pitch* blocks apart, to piece *index*."""
         if self._takes_rows:
-            # One block for all of the row: block and repeat stride 0.
+            # One block for the whole row: block and repeat stride 0.
             offset = blocks.offset_bytes + index * pitch * BLOCK_BYTES
             return Local(blocks.buffer, offset, FLOAT32, self.columns, 0, 0)
-        # The row's block serves its eight blocks of elements; a repeat moves on by pitch blocks.
+        # The row's block applies to its eight blocks of elements; a repeat advances by pitch
+        # blocks.
         return Local(blocks.buffer, blocks.offset_bytes, FLOAT32, self.rows * REPEAT, 0, pitch)
 
 
@@ -117,7 +118,7 @@ def by_row(builder: Builder, op: BinaryOp, plane: Plane, vector: Local) -> None:
 
 
 def by_column(builder: Builder, op: BinaryOp, plane: Plane, blocks: Local, pitch: int = 1) -> None:
-    """`plane = plane op number of the row`; *blocks* holds each row's number eight times."""
+    """`plane = plane op value of the row`; *blocks* holds eight copies of each row's value."""
     for index in plane.pieces:
         here = plane.piece(index)
         builder.emit(Binary(op, here, here, plane.blocks_piece(blocks, index, pitch)))
@@ -127,7 +128,7 @@ def by_column(builder: Builder, op: BinaryOp, plane: Plane, blocks: Local, pitch
 def multiply_add(
     builder: Builder, plane: Plane, blocks: Local, other: Local | Plane, pitch: int = 1
 ) -> None:
-    """`plane = number of the row x other + plane`, *other* a vector or a plane of the same size.
+    """`plane = value of the row x other + plane`, *other* a vector or a plane of the same size.
 
     See :func:`by_row` and :func:`by_column`.
     """
@@ -141,7 +142,7 @@ def multiply_add(
 
 
 def outer(builder: Builder, plane: Plane, vector: Local, blocks: Local, pitch: int = 1) -> None:
-    """`plane = vector x number of the row`, the float32 *vector* `(columns,)`."""
+    """`plane = vector x value of the row`, with the float32 *vector* `(columns,)`."""
     for index in plane.pieces:
         of_columns = plane.vector_piece(vector, index)
         of_rows = plane.blocks_piece(blocks, index, pitch)
@@ -150,17 +151,17 @@ def outer(builder: Builder, plane: Plane, vector: Local, blocks: Local, pitch: i
 
 
 def spread_rows(builder: Builder, dst: Local, numbers: Local) -> None:
-    """Copy each of *numbers* into a block of eight: what :func:`by_column` reads."""
+    """Copy each of *numbers* into a block of eight, which :func:`by_column` reads."""
     # (rows,) -> (rows, 8)
     builder.emit(Broadcast(dst, numbers))
     builder.barrier("vector")
 
 
 class RowFactors:
-    """Float32 factors of rows out of global memory, each in a block of eight copies."""
+    """Float32 factors of rows from global memory, each in a block of eight copies."""
 
     def __init__(self, core: VectorCore, count: int) -> None:
-        """Claim room for *count* factors, filled up to eights."""
+        """Claim room for *count* factors, rounded up to a multiple of eight."""
         count = align_up(count, SPREAD)
         self.core = core
         self.factors_in = core.vecin(FLOAT32, count)
@@ -182,7 +183,7 @@ class RowFactors:
         self.factors_in.free(loaded)
 
     def of(self, index: int) -> Local:
-        """The block of factor number *index*, and those that follow."""
+        """The blocks from factor *index* on."""
         return self._blocks.at(SPREAD * index, SPREAD)
 
     def multiply(self, plane: Plane, factors: GmView) -> None:

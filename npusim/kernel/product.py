@@ -23,7 +23,7 @@ class Product:
     k: int
     n: int
     element: DType
-    """What the cube multiplies: int4 where the tensors hold it packed."""
+    """Element type that the cube multiplies: int4 where the tensors hold it packed."""
     batch: tuple[int, ...]
     batch_a: tuple[int, ...]
     batch_b: tuple[int, ...]
@@ -34,11 +34,11 @@ class Product:
     fractal_b: bool
     """Whether x2 is stored as FRACTAL_NZ."""
     fractal_a: bool = False
-    """Whether x1 is."""
+    """Whether x1 is stored as FRACTAL_NZ."""
 
     @property
     def unit_m(self) -> int:
-        """Rows of a tile are a multiple of this: whole fractals are transposed if x1 is (k, m)."""
+        """Rows of a tile are a multiple of this: a whole fractal is transposed if x1 is (k, m)."""
         return c0(self.element) if self.transposed_a else FRACTAL_ROWS
 
     @property
@@ -53,7 +53,7 @@ class Product:
 
     @property
     def as_rows(self) -> Product:
-        """The same with x1's batches as further rows, where x2 is one matrix and x1 lies so."""
+        """The product with x1's batches as rows, if x2 is one matrix and x1's layout allows it."""
         is_one = prod(self.batch_b) == 1
         if not is_one or (self.transposed_a and prod(self.batch_a) > 1):
             return self
@@ -61,7 +61,7 @@ class Product:
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """For each matrix of the output, in order: which of x1 and which of x2 make it."""
+        """The matrices of x1 and of x2 that give each matrix of the output, in order."""
         a = np.arange(prod(self.batch_a)).reshape(self.batch_a)
         b = np.arange(prod(self.batch_b)).reshape(self.batch_b)
         indices = (np.broadcast_to(x, self.batch).reshape(-1).tolist() for x in (a, b))

@@ -1,4 +1,4 @@
-"""What a core runs: micro-ops, calls of them, and what their names of global memory mean."""
+"""Programs of a core: micro-ops, calls of bodies, and bindings of global memory names."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ Number = TypeVar("Number", bound=np.generic)
 Line = tuple[str, int]
 """File and number of a line of a kernel."""
 Place = tuple[Line, type[MicroOp]]
-"""A line of a kernel, and a kind of micro-op that it writes."""
+"""A line of a kernel, and the type of a micro-op that it writes."""
 
 
 FirstCalls = tuple[tuple[int, "Body"], ...]
-"""Numbers of micro-ops, and the bodies whose first calls begin there."""
+"""Indices of micro-ops, and the bodies whose first calls begin there."""
 
 
 @lru_cache(maxsize=4096)
 def short_line(line: Line) -> Line:
-    """*line* with its file as people name it: from the package on, or without folders."""
+    """*line* with a short file name: relative to the package, or without folders."""
     file = Path(line[0])
     above = Path(__file__).parents[2]
     name = file.relative_to(above).as_posix() if file.is_relative_to(above) else file.name
@@ -65,19 +65,19 @@ def short_line(line: Line) -> Line:
 
 @dataclass(frozen=True, eq=False)
 class Body:
-    """Micro-ops, and calls of other bodies, in program order, which many calls share.
+    """Micro-ops, and calls of other bodies, in program order; many calls share one body.
 
-    A body equals itself alone and is hashed by its identity, so that what is found out about it
-    can be a key of a dictionary without a look at its micro-ops.
+    A body equals only itself and is hashed by its identity, so that results about it can be cached
+    in a dictionary without reading its micro-ops.
     """
 
     parts: tuple[MicroOp | Call, ...]
     part_lines: tuple[Line, ...] = ()
-    """Which line of the kernel wrote each part, if that is known."""
+    """The line of the kernel that wrote each part, if known."""
 
     @cached_property
     def calls(self) -> tuple[Call, ...]:
-        """The body as calls only, as those of a program; empty if it makes no call."""
+        """The body as calls only, like those of a program; empty if it makes no call."""
         are_calls = [type(part) is Call for part in self.parts]
         if all(are_calls):
             return cast(tuple[Call, ...], self.parts)
@@ -97,23 +97,23 @@ class Body:
 
     @cached_property
     def touching(self) -> tuple[tuple[int, MicroOp, Global], ...]:
-        """Its micro-ops that touch global memory, each with its number before and where behind.
+        """Its micro-ops that touch global memory, as `(index, micro-op, operand)`.
 
-        Of a body without calls; of others ask what they call.
+        For bodies without calls only; for others use the bodies that they call.
         """
         places = ((index, op, global_operand(op)) for index, op in enumerate(self.ops))
         return tuple((index, op, place) for index, op, place in places if place is not None)
 
     @cached_property
     def has_cross_core_flags(self) -> bool:
-        """Whether it sets or awaits flags between cores."""
+        """Whether it sets or waits for flags between cores."""
         if self.calls:
             return any(leaf.has_cross_core_flags for leaf in self.leaves)
         return any(isinstance(op, CrossCoreSetFlag | CrossCoreWaitFlag) for op in self)
 
     @cached_property
     def copies(self) -> NDArray[np.int64]:
-        """Numbers of its micro-ops that copy from or to global memory, `(copies,)`."""
+        """Indices of its micro-ops that copy from or to global memory, `(copies,)`."""
         if self.calls:
             return copies_of_bodies(call.body for call in self.calls)
         found = [index for index, op, _ in self.touching if copied_place(op) is not None]
@@ -121,22 +121,22 @@ class Body:
 
     @cached_property
     def ops(self) -> tuple[MicroOp, ...]:
-        """Every micro-op, those of its calls moved on by their shifts.
+        """Every micro-op, those of its calls shifted.
 
-        For a look at each of them; what is looked at once for all calls goes through `calls`.
+        For work on each of them; work that is the same for all calls goes through `calls`.
         """
         return _written_out(self.calls) if self.calls else cast(tuple[MicroOp, ...], self.parts)
 
     @cached_property
     def lines(self) -> tuple[Line, ...]:
-        """Which line of the kernel wrote each micro-op, if that is known."""
+        """The line of the kernel that wrote each micro-op, if known."""
         return tuple(chain.from_iterable(call.lines for call in self.calls)) or self.part_lines
 
     @cached_property
     def places(self) -> frozenset[Place]:
-        """Where the kernel writes its micro-ops: once what a loop writes again and again.
+        """The places in the kernel that write its micro-ops; a loop counts once.
 
-        Of a body whose lines are not known each micro-op has a place of its own.
+        If the lines of a body are unknown, each micro-op counts as one place.
         """
         lines = self.lines or [("", number) for number in range(len(self))]
         return frozenset(zip(lines, map(type, self), strict=True))
@@ -149,12 +149,12 @@ class Body:
         return iter(self.ops)
 
     def __len__(self) -> int:
-        """How many micro-ops it has, calls written out."""
+        """Number of micro-ops, with calls expanded."""
         return self._count
 
 
 def copies_of_bodies(bodies: Iterable[Body]) -> NDArray[np.int64]:
-    """Numbers of the micro-ops of *bodies* that copy from or to global memory, `(copies,)`."""
+    """Indices of the micro-ops of *bodies* that copy from or to global memory, `(copies,)`."""
     found, first = [np.zeros(0, np.int64)], 0
     for body in bodies:
         found.append(body.copies + first)
@@ -164,7 +164,7 @@ def copies_of_bodies(bodies: Iterable[Body]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """A body with its names of global memory moved on."""
+    """A body with its global memory names shifted."""
 
     body: Body
     shifts: dict[str, int] = field(default_factory=dict)
@@ -172,23 +172,23 @@ class Call:
 
     @property
     def ops(self) -> tuple[MicroOp, ...]:
-        """The micro-ops of its body, not moved on."""
+        """The micro-ops of its body, not shifted."""
         return self.body.ops
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """Which line of the kernel wrote each of them, if that is known."""
+        """The line of the kernel that wrote each of them, if known."""
         return self.body.lines
 
 
 def added(shifts: dict[str, int], others: dict[str, int]) -> dict[str, int]:
-    """By how much names are moved on that are moved on by both."""
+    """The shifts that result from applying both, name by name."""
     names = dict.fromkeys((*shifts, *others))
     return {name: shifts.get(name, 0) + others.get(name, 0) for name in names}
 
 
 def _as_calls(parts: tuple[MicroOp | Call, ...], lines: tuple[Line, ...]) -> tuple[Call, ...]:
-    """*parts* as calls only: micro-ops between two calls are one without shifts."""
+    """*parts* as calls only; micro-ops between two calls become one call without shifts."""
     found: list[Call] = []
     first = 0
     for index, part in enumerate((*parts, Call(Body(())))):
@@ -206,7 +206,7 @@ def _leaves(bodies: Iterable[Body]) -> tuple[Body, ...]:
 
 
 def _first_calls(called: Iterable[Body], start: int = 0) -> FirstCalls:
-    """Each of the bodies *called*, the first of which begins at *start*, with its first place."""
+    """The bodies *called*, each with the index where it first occurs, counting from *start*."""
     found: dict[Body, int] = {}
     for body in called:
         found.setdefault(body, start)
@@ -215,7 +215,7 @@ def _first_calls(called: Iterable[Body], start: int = 0) -> FirstCalls:
 
 
 def _find_first(calls: FirstCalls, found: dict[Body, int], known: set[Body]) -> None:
-    """Add the first place of each body without calls that *calls* are made of."""
+    """Add the first index of each body without calls that *calls* are made of."""
     for start, body in calls:
         if body not in known:
             known.add(body)
@@ -237,7 +237,7 @@ def _one_by_one(calls: tuple[Call, ...]) -> Iterator[MicroOp]:
 
 
 def _laid_out(calls: tuple[Call, ...], known: dict[Body, NDArray[Number]]) -> NDArray[Number]:
-    """What *known* says of the bodies that *calls* are made of, one call after the other."""
+    """The arrays that *known* has for the bodies of *calls*, concatenated call by call."""
     found = []
     for call in calls:
         if call.body not in known:
@@ -248,10 +248,10 @@ def _laid_out(calls: tuple[Call, ...], known: dict[Body, NDArray[Number]]) -> ND
 
 @dataclass(frozen=True, slots=True)
 class QueueName:
-    """Which queues of a kernel: those of one buffer and two pipes that a line of it declares."""
+    """Identifies queues of a kernel: those of one buffer and two pipes, declared at one line."""
 
     line: Line
-    """The line that :func:`short_line` gives."""
+    """The line, shortened by :func:`short_line`."""
     buffer: str
     src: Pipe
     dst: Pipe
@@ -263,7 +263,7 @@ class Declared:
 
     name: QueueName
     events: tuple[int, ...]
-    """One for each of its slots."""
+    """One for each slot."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,15 +273,15 @@ class Program:
     name: str
     parts: tuple[MicroOp | Call, ...]
     claimed_bytes: dict[str, int] = field(default_factory=dict)
-    """Buffer -> how much of it the program claims."""
+    """Buffer -> bytes that the program claims."""
     lines: tuple[Line, ...] = ()
-    """Which line of the kernel wrote each part, if that is known."""
+    """The line of the kernel that wrote each part, if known."""
     queues: tuple[Declared, ...] = ()
-    """The queues that its flags belong to, in the order in which they were declared."""
+    """The queues that its flags belong to, in order of declaration."""
 
     @cached_property
     def calls(self) -> tuple[Call, ...]:
-        """The program as calls only: micro-ops between two calls are one without shifts."""
+        """The program as calls only; micro-ops between two calls become one call without shifts."""
         return _as_calls(self.parts, self.lines)
 
     @cached_property
@@ -293,30 +293,30 @@ class Program:
     def first_calls(self) -> FirstCalls:
         """The bodies that the calls share, each once, in order of appearance.
 
-        With each comes the number of the first micro-op of its first call.
+        Each comes with the index of the first micro-op of its first call.
         """
         return _first_calls(self.called)
 
     @cached_property
     def bodies(self) -> tuple[Body, ...]:
-        """Those bodies alone."""
+        """Those bodies, without indices."""
         return tuple([body for _, body in self.first_calls])
 
     @cached_property
     def leaves(self) -> tuple[Body, ...]:
-        """The bodies without calls that all these are made of, each once, in the same order."""
+        """The bodies without calls that they are made of, each once, in the same order."""
         return _leaves(self.bodies)
 
     @cached_property
     def first_leaves(self) -> tuple[tuple[int, Body], ...]:
-        """Those, each with the number of its first micro-op."""
+        """Those bodies, each with the index of its first micro-op."""
         found: dict[Body, int] = {}
         _find_first(self.first_calls, found, set())
         return tuple((start, body) for body, start in found.items())
 
     @cached_property
     def ops(self) -> tuple[MicroOp, ...]:
-        """Every micro-op with its own offsets, calls written out."""
+        """Every micro-op with its own offsets, calls expanded."""
         return _written_out(self.calls)
 
     def is_like(self, other: Program) -> bool:
@@ -327,15 +327,15 @@ class Program:
         return len(self) == len(other) and all(map(eq, mine, its))
 
     def laid_out(self, of_body: Callable[[Body], NDArray[Number]]) -> NDArray[Number]:
-        """What *of_body* says of each micro-op of a body without calls, for every micro-op.
+        """*of_body* of each body without calls, concatenated for all micro-ops of the program.
 
-        Both are `(ops,)`; *of_body* is asked once for each of :attr:`leaves`.
+        Both arrays are `(ops,)`; *of_body* is called once for each of :attr:`leaves`.
         """
         known = {leaf: of_body(leaf) for leaf in self.leaves}
         return _laid_out(self.calls, known) if known else of_body(Body(()))
 
     def distinct(self) -> tuple[tuple[MicroOp, ...], NDArray[np.int64]]:
-        """The micro-ops of :attr:`leaves`, and how many each of all has, `(ops,)`."""
+        """The micro-ops of :attr:`leaves`, and the index of every micro-op among them, `(ops,)`."""
         ops: list[MicroOp] = []
         numbers: dict[Body, NDArray[np.int64]] = {}
         for body in self.leaves:
@@ -344,9 +344,10 @@ class Program:
         return tuple(ops), self.laid_out(lambda body: numbers[body]) if ops else np.arange(0)
 
     def between(self, first: int, last: int) -> Iterator[tuple[Call, int, slice]]:
-        """Calls that have some of the micro-ops from number *first* up to *last*.
+        """Calls that contain micro-ops from index *first* up to *last*.
 
-        With each come the number of its own first micro-op, and which of its micro-ops they are.
+        Each comes with the index of its first micro-op, and the slice of its micro-ops in the
+        range.
         """
         place = max(bisect_right(self._begins, first) - 1, 0)
         for call, begin in zip(self.calls[place:], self._begins[place:], strict=False):
@@ -358,15 +359,15 @@ class Program:
 
     @cached_property
     def _begins(self) -> list[int]:
-        """The number of the first micro-op of each call, and of all at last."""
+        """The index of the first micro-op of each call, and the total at the end."""
         return [0, *accumulate(len(call.body) for call in self.calls)]
 
     def numbered(self, index: int) -> str:
-        """What messages call micro-op number *index*."""
+        """The name of micro-op *index* in messages."""
         return f"#{index}"
 
     def __len__(self) -> int:
-        """How many micro-ops it has, calls written out."""
+        """Number of micro-ops, with calls expanded."""
         return sum(map(len, self.called))
 
     def __str__(self) -> str:
@@ -380,24 +381,24 @@ def _shifted(op: MicroOp, shifts: dict[str, int]) -> MicroOp:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What a name of global memory means to a block: *tensor* from *base_bytes* on."""
+    """The binding of a global memory name in a block: *tensor* from *base_bytes* on."""
 
     tensor: str
     base_bytes: int = 0
     is_cached: bool = True
-    """Whether the L2 keeps what is read."""
+    """Whether the L2 caches what is read."""
     is_early: bool = False
-    """Whether its copies are handed out before the loads to L0 that precede them, as compilers of
-    kernels arrange it: the queue of mte1 does not hold them up."""
+    """Whether its copies are issued before the loads to L0 that precede them, as compilers of
+    kernels reorder them, so that a full mte1 queue does not delay them."""
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """What one core does: a program, and what its names of global memory mean here."""
+    """What one core does: a program, and the bindings of its global memory names."""
 
     core: int
     kind: str
     program: Program
     bindings: dict[str, Binding]
     group: int = 0
-    """Cores of one group share flags of mode "group": a cube core and its two vector cores."""
+    """Cores of one group, a cube core and its two vector cores, share flags of mode "group"."""

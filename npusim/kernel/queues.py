@@ -1,4 +1,4 @@
-"""Buffers that pass from pipe to pipe."""
+"""Queues of buffers that pass from one pipe to another."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Slot:
     nbytes: int
     event: int
     used: bool = False
-    """Its consumer has raised, or will raise, the flag that the next `alloc` awaits."""
+    """Whether its consumer has set, or will set, the flag that the next `alloc` waits for."""
 
     def of(self, dtype: DType, count: int, start_bytes: int = 0) -> Local:
         """*count* elements, *start_bytes* into the slot; raises ProgramError beyond its end."""
@@ -43,7 +43,7 @@ class Slot:
 
 
 QueueState = tuple[tuple[tuple[int, bool], ...], tuple[int, ...]]
-"""Free slots in turn, each with whether its flag is set or will be; full slots in turn."""
+"""Free slots in order, each with whether its flag is or will be set; full slots in order."""
 
 
 class Writer(Protocol):
@@ -56,7 +56,7 @@ class Writer(Protocol):
 def _flag(
     kind: type[SetFlag] | type[WaitFlag], src: Pipe, dst: Pipe, event: int
 ) -> SetFlag | WaitFlag:
-    """The same object for equal flags, half of all micro-ops: each is looked at once."""
+    """The same object for equal flags, half of all micro-ops, so that each is analysed once."""
     return kind(src, dst, event)
 
 
@@ -71,7 +71,7 @@ class Queue:
         self._free = deque(slots)
         self._full: deque[Slot] = deque()
         self._state: QueueState | None = None
-        """What `state` was set to, if nobody has used the queue since; slots are as before that."""
+        """The state last assigned, if the queue is unused since; the slots are from before that."""
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -113,7 +113,7 @@ class Queue:
         return slot
 
     def free(self, slot: Slot) -> None:
-        """The consumer has read the buffer."""
+        """Release a buffer that the consumer has read."""
         self._take_up()
         self._set_flag(self._dst, self._src, slot)
         slot.used = True
@@ -136,11 +136,11 @@ class Queue:
 
     @state.setter
     def state(self, state: QueueState) -> None:
-        # Calls often follow each other, with nobody in between who looks at the slots.
+        # Calls often follow each other without any access to the slots in between.
         self._state = state
 
     def _take_up(self) -> None:
-        """Bring the slots into the state that was set."""
+        """Bring the slots into the assigned state."""
         if self._state is None:
             return
         free, full = self._state
@@ -153,7 +153,7 @@ class Queue:
             slot.used = used
 
     def rewind(self) -> None:
-        """Begin again with the first slot."""
+        """Start again with the first slot."""
         self._take_up()
         self._free = deque(self._slots)
 

@@ -1,4 +1,4 @@
-"""A matrix dealt out to cores in rectangles or runs of rows, as columns of a launch table."""
+"""A matrix split over cores in rectangles or runs of rows, as columns of a launch table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __kernel_vocabulary__ = True
 
 @dataclass(frozen=True, eq=False)
 class Rectangles:
-    """Parts of a matrix, one a tile: the core that works on each, and in which order."""
+    """Parts of a matrix, one per tile: the core that works on each, and their order."""
 
     core: Integers
     order: Integers
@@ -29,13 +29,13 @@ class Rectangles:
     columns: Integers
 
     def views(self, view: GmView) -> GmViews:
-        """The parts of *view*; of a vector, which has one row, its columns."""
+        """The parts of *view*; of a vector, which has one row, the matching columns."""
         if view.pitch == 0:
             return GmViews.of(view, 0, self.left, 1, self.columns)
         return GmViews.of(view, self.top, self.left, self.rows, self.columns)
 
     def cut(self, row_step: int) -> Rectangles:
-        """The same from top to bottom, *row_step* rows at a time, each between the orders."""
+        """The parts cut downwards into *row_step* rows, with orders between the given ones."""
         count = -(-self.rows // row_step)
         which = np.repeat(np.arange(self.core.size), count)
         number = np.arange(which.size) - np.repeat(np.cumsum(count) - count, count)
@@ -58,10 +58,10 @@ def rectangles(
     column_step: int,
     least_columns: int = 1,
 ) -> Rectangles:
-    """A matrix dealt out in rectangles of *per_core* rows and columns, core by core.
+    """Split a matrix into rectangles of *per_core* rows and columns, one per core.
 
-    Each is cut into pieces of *column_step* columns, from left to right, whose orders are 0, 3, 6
-    and so on; no piece and no rectangle has less than *least_columns*, but for the only one.
+    Each is cut into pieces of *column_step* columns, from left to right, with orders 0, 3, 6 and so
+    on; unless it is the only one, no piece and no rectangle is narrower than *least_columns*.
     """
     parts = list(pieces(columns, per_core[1], least_columns))
     grid = [(row, *part) for row in pieces(rows, per_core[0]) for part in parts]
@@ -75,18 +75,18 @@ def rectangles(
 
 @dataclass(frozen=True, eq=False)
 class RowPieces:
-    """Runs of rows, one for each core, in pieces of some rows: a tile of a launch each."""
+    """Runs of rows, one per core, cut into pieces of some rows: each is a tile of a launch."""
 
     core: Integers
     """`(pieces,)`, ascending."""
     first: Integers
-    """The first row of each piece; those of a core follow each other."""
+    """The first row of each piece; pieces of a core are adjacent."""
     count: Integers
 
     @staticmethod
     def of(rows_of_core: Sequence[int], row_step: int) -> RowPieces:
-        """Each core has a run of rows behind that of the core before, and takes *row_step* at a
-        time; the last piece of a core is what is left.
+        """Give each core the run of rows behind that of the core before, *row_step* at a time; the
+        last piece of a core has the remaining rows.
         """
         rows = np.array(rows_of_core, np.int64)
         each = -(-rows // row_step)
@@ -97,21 +97,21 @@ class RowPieces:
         return RowPieces(core, first, np.minimum(row_step, rows[core] - start))
 
     def views(self, view: GmView) -> GmViews:
-        """The rows of *view*; of a vector, which has a number for each row, its elements."""
+        """The rows of *view*; of a vector, which has one element per row, the elements."""
         if view.pitch == 0:
             return GmViews.of(view, 0, self.first, 1, self.count)
         return GmViews.of(view, self.first, 0, self.count, view.columns)
 
     @property
     def ahead(self) -> tuple[Integers, Integers]:
-        """The orders of a step that begins to load each piece, before the one that works on the
-        piece before.
+        """Orders for a step that starts to load each piece before the step that works on the
+        previous one.
         """
         number = 2 * np.arange(self.core.size)
         return number, number + 3
 
     @property
     def is_first(self) -> NDArray[np.bool_]:
-        """Which of them are the first of their core."""
+        """Whether each piece is the first of its core."""
         first: NDArray[np.bool_] = np.diff(self.core, prepend=-1) != 0
         return first

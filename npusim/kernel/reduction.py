@@ -1,8 +1,8 @@
-"""ReduceMax and ReduceMin of a number of elements, without their index.
+"""ReduceMax and ReduceMin over a vector, without the index.
 
-Each is several instructions, and the scalar unit copies the result: asc-devkit, impl/basic_api/
-dav_c220/kernel_operator_vec_reduce_impl.h. Indices lie between the values there, so that the second
-instruction has up to twice the repeats.
+Each takes several instructions, and the scalar unit copies the result: asc-devkit, impl/basic_api/
+dav_c220/kernel_operator_vec_reduce_impl.h. Partial results alternate values and indices, so the
+second instruction has up to twice the repeats.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ __kernel_vocabulary__ = True
 
 
 class Reduction:
-    """Three instructions and a scalar trip; three more trips where elements fill no repeat."""
+    """Three instructions and a scalar round trip; three more if the elements fill no repeat."""
 
     def __init__(self, core: VectorCore, columns: int) -> None:
         self.core = core
         self.partial = core.tile(FLOAT32, max(1, columns // FLOATS_PER_REPEAT))
 
     def find_largest(self, result: Local, values: Local) -> None:
-        """The largest of *values* `(width,)` to the first of two elements of *result*."""
+        """Write the largest of *values* `(width,)` to the first of two elements of *result*."""
         self.find("max", result, values)
 
     def find(self, op: ExtremeOp, result: Local, values: Local) -> None:
-        """The smallest or largest of *values* `(width,)` to the first of two of *result*."""
+        """Write the smallest or largest of *values* `(width,)` to the first of two of *result*."""
         core, first, second = self.core, result[:1], result[1:2]
         repeats, left = divmod(values.count, FLOATS_PER_REPEAT)
         whole = repeats * FLOATS_PER_REPEAT
@@ -51,7 +51,7 @@ class Reduction:
             self._last_step(op, first, result[:2])
 
     def _last_step(self, op: ExtremeOp, result: Local, values: Local) -> None:
-        """The smallest or largest of one repeat to *result*, by way of the scalar unit."""
+        """Write the smallest or largest of one repeat to *result*, by the scalar unit."""
         core, partial = self.core, self.partial[:1]
         core.whole_reduce(op, partial, values)
         core.sync("vector", "scalar")

@@ -1,4 +1,4 @@
-"""Vector micro-ops whose strides are wider than an instruction's fields, taken apart."""
+"""Vector micro-ops with strides too wide for an instruction's fields, split by repeat."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["STRIDE_BLOCKS", "in_reach"]
 __kernel_vocabulary__ = True
 
 STRIDE_BLOCKS = 2**8 - 1
-"""Assumed of UnaryRepeatParams and BinaryRepeatParams: strides have fields of 8 bits."""
+"""Strides have 8-bit fields in UnaryRepeatParams and BinaryRepeatParams (assumed)."""
 
 
 def in_reach(op: MicroOp) -> Iterator[MicroOp]:
-    """*op*, or a micro-op for each of its repeats where they lie more than 255 blocks apart.
+    """*op*, or one micro-op for each repeat if repeats are more than 255 blocks apart.
 
-    Operands without strides are shared out evenly.
+    Operands without strides are divided evenly.
     """
     operands = {
         role.operand: operand
@@ -40,7 +40,7 @@ def _reaches_too_far(operand: Local) -> bool:
 
 
 def _part(operand: Local, index: int, repeats: int) -> Local:
-    """What repeat number *index* of *repeats* touches of *operand*."""
+    """The part of *operand* that repeat number *index* of *repeats* accesses."""
     count = operand.count // repeats
     if not operand.is_strided:
         return operand.at(index * count, count)

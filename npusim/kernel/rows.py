@@ -1,8 +1,8 @@
-"""Rows of a matrix on their way between global memory and the unified buffer.
+"""Copies of matrix rows between global memory and the unified buffer.
 
 On A2 and A3 a copy may have any number of bytes. On 310P it moves whole blocks of 32 bytes: a load
-reads a little more than the row, and a store that would end within a block instead stores the last
-32 bytes of the row once more, from a copy that the scalar unit makes (the vendor's kernels do both;
+reads a little past the row, and a store that would end within a block instead stores the last 32
+bytes of the row again, from a copy made by the scalar unit (the vendor's kernels do both;
 ops-nn@e5c3fa9 quant/ascend_quant_v2, MoveOutY).
 """
 
@@ -23,12 +23,12 @@ __all__ = ["BODY_ROWS", "Writer", "balanced", "fill", "load", "parts_of", "piece
 __kernel_vocabulary__ = True
 
 BODY_ROWS = 4
-"""Rows that a kernel of one row at a time writes as one body, which it calls for all that follow.
-It is of no consequence for what runs: fewer make more calls, more make longer bodies to check."""
+"""Rows that a row-by-row kernel writes as one body, called for all following rows.
+It does not affect the result: fewer make more calls, more make longer bodies to check."""
 
 
 def balanced(extent: int, parts: int) -> int:
-    """How many parts are really used when *extent* is split evenly into at most *parts*.
+    """How many parts get work when *extent* is split evenly into at most *parts*.
 
     >>> balanced(256, 48)
     43
@@ -58,7 +58,7 @@ def pieces(extent: int, step: int, least: int = 1) -> Iterator[tuple[int, int]]:
 
 
 def parts_of(columns: int, step: int) -> tuple[slice, ...]:
-    """The parts of a row, of *step* columns; the last one is what is left.
+    """The parts of a row, of *step* columns each; the last one has the remainder.
 
     >>> parts_of(100, 64)
     (slice(0, 64, None), slice(64, 100, None))
@@ -67,7 +67,7 @@ def parts_of(columns: int, step: int) -> tuple[slice, ...]:
 
 
 def whole_blocks(columns: int, dtype: DType) -> int:
-    """*columns* of *dtype*, filled up to whole blocks of 32 bytes: from row to row in a buffer.
+    """*columns* of *dtype*, rounded up to whole blocks of 32 bytes: the row pitch in a buffer.
 
     >>> from npusim.data.dtypes import FLOAT16
     >>> whole_blocks(100, FLOAT16)
@@ -87,7 +87,7 @@ def load(
 ) -> Slot:
     """Load *view* into a slot of *queue*, and enqueue it for the consumer; see :func:`fill`.
 
-    Free the slot when it has been read.
+    Free the slot after it has been read.
     """
     slot = queue.alloc()
     fill(builder, spec, slot, view, pitch_bytes, one_by_one=one_by_one)
@@ -104,9 +104,9 @@ def fill(
     *,
     one_by_one: bool = False,
 ) -> None:
-    """Load *view* into *slot*, its rows *pitch_bytes* apart, or at the next block of 32 bytes.
+    """Load *view* into *slot*, with rows *pitch_bytes* apart, or at the next block of 32 bytes.
 
-    *one_by_one* loads each row by itself, where the chip could load several in one copy too.
+    *one_by_one* loads each row separately, even where the chip could load several in one copy.
     """
     granule, row_bytes = spec.transfer.load_granule_bytes, view.row_bytes
     pitch_bytes = _pitch_bytes(view, pitch_bytes)
@@ -114,7 +114,7 @@ def fill(
     if whole and not one_by_one:
         builder.data_copy(slot.of(UINT8, view.extent_bytes(pitch_bytes)), whole, pitch_bytes)
         return
-    # Rows that are no whole granules are loaded one by one, each a little too far.
+    # Rows that are no whole granules are loaded separately, each a little past its end.
     for row in range(view.rows):
         dst = slot.of(UINT8, row_bytes, row * pitch_bytes)
         builder.data_copy(dst, _part_of_row(view, row, align_up(row_bytes, granule)))
@@ -123,9 +123,9 @@ def fill(
 class Writer:
     """Stores rows that pipe *source* wrote, with overlapping tails where the chip needs them.
 
-    *one_by_one* stores each row by itself when the one before has left the core, and stops all
-    pipes around the scalar unit's copy of a tail. Rows of whole blocks, of which none *has_tails*,
-    need no room for one.
+    *one_by_one* stores each row separately, after the one before has left the core, and stops all
+    pipes around the scalar unit's copy of a tail. If no row *has_tails*, that is, rows are whole
+    blocks, no room for a tail is needed.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class Writer:
             self._tails = builder.queue("ub", self._granule, "scalar", "mte3")
 
     def store(self, queue: Queue, slot: Slot, view: GmView, pitch_bytes: int | None = None) -> None:
-        """Store what the producer has put into *slot* of *queue* to *view*, and free the slot.
+        """Store *slot* of *queue*, filled by the producer, to *view*, and free the slot.
 
         Rows are *pitch_bytes* apart, or begin at the next block of 32 bytes.
         """
@@ -156,7 +156,7 @@ class Writer:
         queue.free(slot)
 
     def copy(self, slot: Slot, view: GmView, pitch_bytes: int | None = None) -> None:
-        """Store what is in *slot*, which has been dequeued, to *view*; see `store`."""
+        """Store *slot*, which has been dequeued, to *view*; see `store`."""
         pitch_bytes = _pitch_bytes(view, pitch_bytes)
         whole = _in_one_copy(view, pitch_bytes, self._granule)
         if whole and not self._one_by_one:
@@ -173,25 +173,25 @@ class Writer:
         granule, row_bytes = self._granule, view.row_bytes
         if row_bytes < granule:
             # Spills into the next row, which the same core stores afterwards, or into the slack
-            # that the allocator leaves behind each tensor.
+            # that the allocator leaves after each tensor.
             src = slot.of(UINT8, granule, start)
             self._builder.data_copy(_part_of_row(view, row, granule), src)
             return
-        # Whole granules first; the last bytes follow with the granule that ends where the row ends.
+        # Whole granules first; then the granule that ends where the row ends.
         whole = align_down(row_bytes, granule)
         self._builder.data_copy(_part_of_row(view, row, whole), slot.of(UINT8, whole, start))
         if whole < row_bytes:
             self._store_tail(slot, view, row, start + row_bytes - granule)
 
     def _store_tail(self, slot: Slot, view: GmView, row: int, start: int) -> None:
-        """Store the last granule of a row, which begins *start* bytes into *slot*, once more."""
+        """Store the last granule of a row, which begins *start* bytes into *slot*, again."""
         granule = self._granule
         assert self._tails is not None
         if self._one_by_one:
             self._builder.barrier()
         elif self._source != "scalar":
             self._builder.sync(self._source, "scalar")
-        # A store must begin at a block of the buffer: the scalar unit copies the bytes there.
+        # A store must begin at a block of the buffer, so the scalar unit copies the bytes to one.
         tail = self._tails.alloc()
         copy = (
             ScalarLoad("byte", slot.of(UINT8, 1, start), 1),
@@ -217,10 +217,10 @@ def _part_of_row(view: GmView, row: int, nbytes: int, skip_bytes: int = 0) -> Gl
 
 
 def _in_one_copy(view: GmView, pitch_bytes: int, granule_bytes: int) -> Global | None:
-    """All rows in one copy, if the chip can do that with rows *pitch_bytes* apart in UB."""
+    """All rows in one copy, if the chip supports it with rows *pitch_bytes* apart in UB."""
     row_bytes, stride_bytes = view.row_bytes, view.pitch_bytes
     if view.rows == 1 or row_bytes == stride_bytes == pitch_bytes:
-        # One burst: the rows follow each other in both.
+        # One burst: the rows are adjacent in both.
         nbytes = view.rows * row_bytes
         if nbytes % granule_bytes == 0:
             return Global(view.name, view.offset_bytes, nbytes)

@@ -1,4 +1,4 @@
-"""Integers in equal steps, which kernels write into the unified buffer to count by."""
+"""Arithmetic sequences of integers that kernels write into the unified buffer as indices."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["BY_SCALAR", "count_on", "count_up"]
 __kernel_vocabulary__ = True
 
 BY_SCALAR = 8
-"""Elements that the scalar unit writes; the others follow by additions (assumed, as
-ops-transformer's rotate_interleaved_common.h does)."""
+"""Elements that the scalar unit writes; additions produce the others (assumed, as in
+ops-transformer's rotate_interleaved_common.h)."""
 
 
 def count_up(core: VectorCore, places: Local, first: int = 0, each: int = 1) -> None:
-    """*first*, *first* + *each*, ... to *places* `(n,)` of int32."""
+    """Write *first*, *first* + *each*, ... to *places* `(n,)` of int32."""
     known = min(BY_SCALAR, places.count)
     core.sync("vector", "scalar")
     for number in range(known):
@@ -26,7 +26,7 @@ def count_up(core: VectorCore, places: Local, first: int = 0, each: int = 1) -> 
 
 
 def count_on(core: VectorCore, places: Local, known: int, each: float) -> None:
-    """Fill *places* `(n,)` from its first *known* elements on, which stand for steps of *each*."""
+    """Extend *places* `(n,)` from its first *known* elements, which cover steps of *each*."""
     while known < places.count:
         more = min(known, places.count - known)
         core.add(places[known : known + more], places[:more], known * each)

@@ -1,7 +1,7 @@
-"""Launches as tables: what each core runs for its tiles, said for all tiles at once.
+"""Launches as tables: what each core runs, stated for all tiles at once.
 
 A stage of a kernel is a function of views and sizes, as for :func:`~npusim.kernel.views.repeat`. A
-:class:`Step` is a stage with columns as arguments, an entry for each tile::
+:class:`Step` is a stage whose arguments are columns with an entry for each tile::
 
     x, y = (GmView.of(name, dtype, rows, columns) for name in ("x", "output"))
     number = np.arange(tiles_of_all_cores)
@@ -11,7 +11,7 @@ A stage of a kernel is a function of views and sizes, as for :func:`~npusim.kern
     blocks = launch(builder, "aiv", step)
 
 :func:`launch` writes the stage once for each shape of its arguments and state of the queues, and
-makes a block for each core. A steady loop is written once or twice, however many tiles there are.
+makes a block for each core. A steady loop is written once or twice, however many tiles it has.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ __kernel_vocabulary__ = True
 
 Integers = NDArray[np.int64]
 NOWHERE = int(np.iinfo(np.int64).min)
-"""Where a name begins for a tile that has no view of it."""
+"""Offset of a name for a tile that has no view of it."""
 StageCall = tuple[Any, ...]
-"""A stage, and what it gets: `(stage, *arguments)`."""
+"""A stage and its arguments: `(stage, *arguments)`."""
 
 
 class Column(ABC):
@@ -59,33 +59,33 @@ class Column(ABC):
     @property
     @abstractmethod
     def keys(self) -> tuple[Array, ...]:
-        """What of it the body depends on, `(tiles,)` each."""
+        """The values that the body depends on, `(tiles,)` each."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """For how many tiles it stands."""
+        """Number of tiles."""
 
     @abstractmethod
     def __getitem__(self, tile: int) -> Hashable:
-        """What the stage gets for one tile."""
+        """The argument of the stage for one tile."""
 
 
 class MovedColumn(Column):
-    """An argument that stands for bytes of global memory, whose places calls move on."""
+    """An argument with bytes of global memory, whose offsets calls shift."""
 
     @property
     @abstractmethod
     def offsets(self) -> dict[str, Integers]:
-        """Name of global memory -> where its first view begins for each tile."""
+        """Name of global memory -> offset of its first view for each tile."""
 
 
 class GmColumn(MovedColumn):
-    """An argument that stands for bytes of one tensor."""
+    """An argument that is a range of one tensor."""
 
     name: str
-    """The tensor, as programs call it."""
+    """Name of the tensor in programs."""
     offset_bytes: Integers
-    """Where it begins in the tensor for each tile."""
+    """Offset in the tensor for each tile."""
 
     @property
     def offsets(self) -> dict[str, Integers]:
@@ -96,7 +96,7 @@ class GmColumn(MovedColumn):
 
     @abstractmethod
     def __getitem__(self, tile: int) -> Shiftable:
-        """What the stage gets for one tile."""
+        """The argument of the stage for one tile."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +120,7 @@ class GmViews(GmColumn):
     ) -> GmViews:
         """*rows* x *columns* of *view* from (*top*, *left*) on.
 
-        Bounds beyond the view end at it, as in numpy.
+        Bounds beyond the view are clipped to it, as in numpy.
         """
         top, left = np.minimum(top, view.rows), np.minimum(left, view.columns)
         top, left, rows, columns = np.broadcast_arrays(
@@ -133,11 +133,11 @@ class GmViews(GmColumn):
 
     @staticmethod
     def row(view: GmView, index: Integers) -> GmViews:
-        """Rows number *index* as vectors: ones that nothing follows."""
+        """Rows *index* as vectors, views without a following row."""
         return replace(GmViews.of(view, index, 0, 1, view.columns), pitch=0)
 
     def select(self, chosen: NDArray[np.bool_] | NDArray[np.int64]) -> GmViews:
-        """Those of some tiles: a mask, or their indices."""
+        """The views of the *chosen* tiles: a mask, or their indices."""
         return replace(
             self,
             rows=self.rows[chosen],
@@ -156,7 +156,7 @@ class GmViews(GmColumn):
 
 
 def tiles(view: GmView, row_step: int, column_step: int) -> GmViews:
-    """*view* in tiles of so many rows and columns, row by row; the last ones are what is left."""
+    """*view* in tiles of *row_step* x *column_step*, row by row; the last ones are smaller."""
     top, left = np.mgrid[0 : view.rows : row_step, 0 : view.columns : column_step].reshape(2, -1)
     return GmViews.of(view, top, left, row_step, column_step)
 
@@ -182,7 +182,7 @@ class Choices(Column):
 
 @dataclass(frozen=True, eq=False)
 class _Scalars(Column):
-    """A number for each tile; the stage gets an int, a float or a bool."""
+    """A number for each tile, passed to the stage as an int, a float or a bool."""
 
     values: Array
 
@@ -200,12 +200,12 @@ class _Scalars(Column):
 
 @dataclass(frozen=True, eq=False)
 class _Views(MovedColumn):
-    """Views, alone or in tuples, few of which differ in more than where they begin."""
+    """Views, alone or in tuples, of which few differ in more than their offset."""
 
     forms: Choices
-    """With the first view of each tensor at its beginning."""
+    """The items, with the first view of each tensor at its beginning."""
     begins: dict[str, Integers]
-    """Where these begin."""
+    """Offsets of these first views."""
 
     @property
     def offsets(self) -> dict[str, Integers]:
@@ -225,10 +225,10 @@ class _Views(MovedColumn):
 
 
 def column(items: Sequence[Hashable], index: Integers | None = None) -> Column:
-    """A column of *items*, one for each tile, or for each tile that of number *index*.
+    """A column of *items*, one for each tile, or the item of number *index* for each tile.
 
-    Views may stand in tuples, too. For few thousand items: where there are more, write the offsets
-    as arrays (:class:`GmViews`).
+    Views may also be in tuples. Meant for a few thousand items; for more, write the offsets as
+    arrays (:class:`GmViews`).
     """
     numbers: dict[Hashable, int] = {}
     form = np.zeros(len(items), np.int64)
@@ -247,7 +247,7 @@ def column(items: Sequence[Hashable], index: Integers | None = None) -> Column:
 
 
 def column_of(keys: Iterable[tuple[Any, ...]], write: Callable[..., Hashable]) -> Column:
-    """A column of what *write* makes of each of *keys*, its arguments; once of equal ones."""
+    """A column of `write(*key)` for each of *keys*; *write* is called once for equal keys."""
     numbers: dict[tuple[Any, ...], int] = {}
     index = np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
     return column([write(*key) for key in numbers], index)
@@ -255,23 +255,22 @@ def column_of(keys: Iterable[tuple[Any, ...]], write: Callable[..., Hashable]) -
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A stage and its arguments, for every tile that it is run for."""
+    """A stage and its arguments, for every tile that it runs on."""
 
     stage: Callable[..., None]
     arguments: tuple[Any, ...]
-    """Columns, arrays and lists, which have an entry for each tile, and what is the same for all.
-
-    Several views of one tensor are moved on together, by the offset of the first.
+    """Columns, arrays and lists have an entry for each tile; other values apply to all tiles.
+    Several views of one tensor are shifted together, by the offset of the first.
     """
     core: Integers
     """The core that runs each tile, `(tiles,)`."""
     order: Integers | None = None
-    """A core takes its tiles by ascending order; of equal ones those of the first step first.
+    """A core runs its tiles in ascending order; for equal orders the first step comes first.
 
-    Without it they come as they stand.
+    By default tiles run in the order in which they are listed.
     """
     keeps_slots: bool = False
-    """Whether the stage leaves slots in use that the next one asks its queues for: a load ahead."""
+    """Whether the stage leaves slots in use that the next one takes over: a load ahead."""
 
     def __post_init__(self) -> None:
         given = (("the order", self.order), *enumerate(self.arguments))
@@ -285,12 +284,12 @@ class Step:
 
     @cached_property
     def columns(self) -> tuple[Any, ...]:
-        """The arguments: arrays, lists and views as columns, the others as they are."""
+        """The arguments: arrays, lists and views as columns, the others unchanged."""
         return tuple(_as_column(each, self.core.size) for each in self.arguments)
 
     @cached_property
     def offsets(self) -> dict[str, Integers]:
-        """Name of global memory -> where its first view begins for each tile."""
+        """Name of global memory -> offset of its first view for each tile."""
         found: dict[str, Integers] = {}
         for each in self.columns:
             for name, offset in each.offsets.items() if isinstance(each, MovedColumn) else ():
@@ -300,12 +299,12 @@ class Step:
 
     @cached_property
     def shape(self) -> Integers:
-        """The number of each tile's shape: equal where the stage gets the same but for places."""
+        """Number of each tile's shape; equal where arguments differ in offsets only."""
         shape = np.zeros(self.core.size, np.int64)
         for key in self._keys():
             if key.size and (key != key[0]).any():
                 values, index = np.unique(key, return_inverse=True)
-                # Pairs of the shape so far and this key, numbered anew.
+                # Number the pairs of the shape so far and this key.
                 _, shape = np.unique(shape * values.size + index, return_inverse=True)
         return shape
 
@@ -319,12 +318,12 @@ class Step:
 
     @cached_property
     def examples(self) -> Integers:
-        """A tile of each shape, `(shapes,)`."""
+        """Index of one tile of each shape, `(shapes,)`."""
         examples: Integers = np.unique(self.shape, return_index=True)[1]
         return examples
 
     def plain(self, shape: int) -> list[Hashable]:
-        """The arguments of a tile of *shape*, names of global memory beginning at their first."""
+        """The arguments of a tile of *shape*; names of global memory start at their first view."""
         tile, shifts = int(self.examples[shape]), dict[str, int]()
         return [
             relative(each[tile] if isinstance(each, Column) else each, shifts)
@@ -341,14 +340,14 @@ def _as_column(argument: object, count: int) -> object:
 
 
 def steps_of(programs: Iterable[Iterable[StageCall]]) -> tuple[Step, ...]:
-    """The steps of cores that each make calls of stages, one after the other.
+    """Steps of cores that each make a sequence of stage calls.
 
-    For work that loops say better than columns do; core 0 runs the first of *programs*.
+    For work that is easier to write as loops; core 0 runs the first of *programs*.
     """
     found: dict[Hashable, list[StageCall]] = {}
     for core, calls in enumerate(programs):
         for order, call in enumerate(calls):
-            # Views in one place of all calls of a step are of one tensor.
+            # Views in the same position of all calls of a step belong to one tensor.
             names = (x.name if isinstance(x, Shiftable) else None for x in call)
             found.setdefault((call[0], *names), []).append((core, order, *call))
     steps = []

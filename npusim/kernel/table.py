@@ -1,9 +1,9 @@
-"""A launch as one table: which core runs which body where.
+"""A launch as one table: which core runs which body, with which offsets.
 
-A row is a call of a body: the number of the body, and by how many bytes each name of global memory
-is moved on. The rows of a program follow each other, and cores that do the same at other places
-share them. So what depends on bodies alone is found once a body, what depends on their order once a
-distinct sequence, and what depends on places is arithmetic over the columns.
+A row is a call of a body: the number of the body, and the bytes by which each name of global memory
+is shifted. The rows of a program are contiguous, and cores that run the same at other offsets share
+them. So results that depend only on bodies are computed once per body, those that depend on the
+order of bodies once per distinct sequence, and offsets are arithmetic on columns.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Integers = NDArray[np.int64]
 
 
 def spread(sizes: Integers, first: Integers | int = 0) -> tuple[Integers, Integers]:
-    """*sizes* rows from *first* on for each item: the item of each row, and the row itself.
+    """Expand *sizes* rows from *first* on for each item: the item of each row, and the row itself.
 
     >>> spread(np.array([2, 1]), np.array([5, 0]))
     (array([0, 0, 1]), array([5, 6, 0]))
@@ -39,18 +39,18 @@ def spread(sizes: Integers, first: Integers | int = 0) -> tuple[Integers, Intege
 
 
 def held_bytes(arrays: Iterable[Integers]) -> int:
-    """What *arrays* take in memory: a part of another one holds all of that."""
+    """Memory that *arrays* hold; a view holds all of its base array."""
     whole = [array if array.base is None else array.base for array in arrays]
     return sum(nbytes for nbytes in {id(array): array.nbytes for array in whole}.values())
 
 
 @dataclass(frozen=True, eq=False)
 class Calls:
-    """Calls of bodies, a row each."""
+    """Calls of bodies, one per row."""
 
     bodies: tuple[Body, ...]
     names: tuple[str, ...]
-    """Names of global memory, a column of *shifts* each."""
+    """Names of global memory, one column of *shifts* each."""
     body: Integers
     """Number of the body, `(calls,)`."""
     shifts: Integers
@@ -58,12 +58,12 @@ class Calls:
 
     @cached_property
     def sizes(self) -> Integers:
-        """How many micro-ops each of the bodies has, `(bodies,)`."""
+        """Number of micro-ops of each body, `(bodies,)`."""
         return np.array([len(body) for body in self.bodies], np.int64)
 
     @staticmethod
     def of(program: Program) -> Calls:
-        """The calls of *program*, which is made of a table or of objects."""
+        """The calls of *program*, which may be made of a table or of objects."""
         if isinstance(program, TabledProgram):
             return program.table
         if program not in _CALLS:
@@ -98,11 +98,11 @@ class Calls:
 
 
 _CALLS: WeakKeyDictionary[Program, Calls] = WeakKeyDictionary()
-"""Programs that are made of objects -> their calls, which do not keep them."""
+"""Programs made of objects -> their calls, which hold no reference to them."""
 
 
 class TabledProgram(Program):
-    """A program whose calls are rows of a table; objects are made of them where they are read."""
+    """A program whose calls are rows of a table; objects are created on access."""
 
     table: Calls
 
@@ -132,7 +132,7 @@ class TabledProgram(Program):
     @cached_property
     def first_calls(self) -> FirstCalls:
         numbers = self.table.body.tolist()
-        # Of equal keys the last one counts, so that backwards the first row of each is left.
+        # For equal keys the last entry wins; in reversed order that is the first row of each.
         first = dict(zip(reversed(numbers), reversed(range(len(numbers))), strict=True))
         rows = sorted(first.values())
         starts = (self._ends - self.table.sizes[self.table.body])[rows].tolist()
@@ -148,14 +148,14 @@ class TabledProgram(Program):
 
 
 class MicroOps:
-    """The micro-ops of bodies without calls by number: equal ones have the same."""
+    """Numbers for the micro-ops of bodies without calls; equal micro-ops get the same number."""
 
     def __init__(self) -> None:
         self.distinct: list[MicroOp] = []
-        """The first of each number."""
+        """The first micro-op of each number."""
         self._numbers: dict[MicroOp, int] = {}
         self._by_address: dict[int, int] = {}
-        """The same of objects, which the bodies that have them keep: many stand in several."""
+        """Number by address of the object; bodies share many objects and keep them alive."""
         self._of_bodies: dict[Body, list[int]] = {}
 
     def of(self, body: Body) -> list[int]:
@@ -176,12 +176,12 @@ class MicroOps:
 
 
 def in_pairs(bodies: tuple[Body, ...], body: Integers, first: Integers) -> tuple[Body, ...]:
-    """Each sequence of calls as one body that makes them, without their shifts.
+    """Combine each sequence of calls into one body that makes them, without their shifts.
 
-    *body* are the numbers of those called, `(rows,)`, sequence after sequence; *first* says where
-    each begins, and where the last ends. A body calls two halves, these call two halves of theirs,
-    and so on. Halves that come again, anywhere, are one body: what is found once for each body is
-    so found for steady loops of any length.
+    *body* holds the numbers of the bodies called, `(rows,)`, sequence after sequence; *first* the
+    start of each, and the end of the last. A body calls two halves, each of these two halves again,
+    and so on. Halves that recur anywhere are one body, so a result per body is computed once for
+    steady loops of any length.
     """
     found, node = list(bodies), body
     while (sizes := np.diff(first)).max(initial=0) > 1:
@@ -190,7 +190,7 @@ def in_pairs(bodies: tuple[Body, ...], body: Integers, first: Integers) -> tuple
         values, pair = np.unique(node[left] * len(found) + node[left + 1], return_inverse=True)
         ends = np.cumsum([0, *(sizes + 1) // 2])
         halves = np.zeros(ends[-1], np.int64)
-        # The last of an odd sequence stays as it is.
+        # The last one of an odd sequence remains unpaired.
         halves[ends[1:] - 1] = node[first[1:] - 1]
         halves[ends[sequence] + number] = len(found) + pair
         parts = zip(*(x.tolist() for x in np.divmod(values, len(found))), strict=True)
@@ -201,16 +201,16 @@ def in_pairs(bodies: tuple[Body, ...], body: Integers, first: Integers) -> tuple
 
 @dataclass(frozen=True, eq=False)
 class LaunchTable:
-    """The blocks of a launch as arrays; a core is the place of its block in the launch."""
+    """The blocks of a launch as arrays; a core is the index of its block in the launch."""
 
     programs: tuple[Program, ...]
-    """Each once; rows of one follow each other."""
+    """Each distinct program; its rows are contiguous."""
     program: Integers
     """The number of each core's program, `(cores,)`."""
     bodies: tuple[Body, ...]
     names: tuple[str, ...]
     first: Integers
-    """The first row of each program, and the end of the last, `(programs + 1,)`."""
+    """The first row of each program, and the end of the last one, `(programs + 1,)`."""
     body: Integers
     """`(rows,)`."""
     shifts: Integers
@@ -219,11 +219,11 @@ class LaunchTable:
     tensor: Integers
     """The number of the tensor to which a core binds a name, or -1, `(cores, names)`."""
     base: Integers
-    """Where in it the name begins, `(cores, names)`."""
+    """Offset in the tensor where the name begins, `(cores, names)`."""
 
     @staticmethod
     def of(blocks: tuple[Block, ...]) -> LaunchTable:
-        """The table of *blocks*, however they were written; made once, it lives with them."""
+        """The table of *blocks*, built from objects or tables and cached while they live."""
         known = _KNOWN.get(blocks[0]) if blocks else None
         if known is None or [each() for each in known[0]] != [*blocks]:
             known = tuple(map(ref, blocks)), _table_of(blocks)
@@ -233,7 +233,7 @@ class LaunchTable:
 
     @property
     def nbytes(self) -> int:
-        """What its arrays take, and those of its programs."""
+        """Bytes of its arrays and of those of its programs."""
         tables = [program.table for program in self.programs if isinstance(program, TabledProgram)]
         arrays = [array for table in tables for array in (table.body, table.shifts)]
         arrays += [self.program, self.first, self.body, self.shifts, self.tensor, self.base]
@@ -241,7 +241,7 @@ class LaunchTable:
 
     @property
     def cores(self) -> int:
-        """How many there are."""
+        """Number of cores."""
         return self.program.size
 
     @cached_property
@@ -250,13 +250,13 @@ class LaunchTable:
         return np.repeat(np.arange(len(self.programs)), np.diff(self.first))
 
     def whole(self) -> dict[Program, Body]:
-        """What each program calls as one body, see :func:`in_pairs`."""
+        """All calls of each program as one body, see :func:`in_pairs`."""
         found = in_pairs(self.bodies, self.body, self.first)
         return dict(zip(self.programs, found, strict=True))
 
     @cached_property
     def micro_ops(self) -> MicroOps:
-        """The micro-ops of its bodies, whoever asked for them."""
+        """The micro-ops of its bodies, numbered once for all users."""
         return MicroOps()
 
     def column(self, name: str) -> int:
@@ -264,10 +264,10 @@ class LaunchTable:
         return self.names.index(name)
 
     def sequences(self) -> list[int]:
-        """A number for each core, equal where its calls are the same but for how far they move.
+        """A number for each core, equal where the calls are the same except for their shifts.
 
-        They are the same bodies in order, and move the same names at all. A core that binds
-        several names to one tensor is numbered apart.
+        Such cores call the same bodies in order and shift the same names. A core that binds several
+        names to one tensor gets a number that no other core has.
         """
         found: dict[Hashable, int] = {}
         rows = [slice(*edges) for edges in zip(self.first, self.first[1:], strict=False)]
@@ -283,7 +283,7 @@ class LaunchTable:
 
 
 _KNOWN: WeakKeyDictionary[Block, tuple[tuple[ref[Block], ...], LaunchTable]] = WeakKeyDictionary()
-"""First block of a launch -> all of them, and their table, which holds none of them."""
+"""First block of a launch -> all of them, and their table, which references none of them."""
 
 
 def _table_of(blocks: tuple[Block, ...]) -> LaunchTable:
@@ -316,7 +316,7 @@ def _table_of(blocks: tuple[Block, ...]) -> LaunchTable:
 def _numbered(tables: Iterable[Calls]) -> tuple[tuple[Body, ...], Integers]:
     """The bodies of all *tables*, each once, and the number of each row's, `(rows,)`."""
     bodies: dict[Body, int] = {}
-    # Programs of one launch share one tuple of bodies: the very same, so its address stands for it.
+    # Programs of one launch share the same tuple object of bodies, so its address identifies it.
     numbers: dict[int, Integers] = {}
     rows = [np.zeros(0, np.int64)]
     for table in tables:
@@ -331,7 +331,7 @@ def _numbered(tables: Iterable[Calls]) -> tuple[tuple[Body, ...], Integers]:
 def _bound(
     blocks: tuple[Block, ...], columns: dict[str, int]
 ) -> tuple[tuple[str, ...], Integers, Integers]:
-    """The tensors that *blocks* bind, and for each core and name which one, and from where on."""
+    """The tensors that *blocks* bind, and for each core and name its tensor and offset."""
     tensors = dict.fromkeys(bound.tensor for block in blocks for bound in block.bindings.values())
     number = {name: index for index, name in enumerate(tensors)}
     tensor = np.full((len(blocks), len(columns)), -1, np.int64)

@@ -1,8 +1,8 @@
-"""How cube cores share a product, and the pieces that go through the buffers of each.
+"""How cube cores share a matrix product, and the pieces that pass through their buffers.
 
 A core computes `base_m x base_n` of the output at a time, in L0C, from pieces of `base_k` in L0A
 and L0B, which are double buffered. One load brings `step_ka` (`step_kb`) of them to L1, which holds
-`depth_a` (`depth_b`): twice as many, or all of them where the operand is resident.
+`depth_a` (`depth_b`): twice as many, or all of them if the operand is resident.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Order = Literal["row", "column", "diagonal"]
 
 @dataclass(frozen=True, slots=True)
 class CubeTiles:
-    """One tiling; counts of elements unless the name says otherwise."""
+    """One tiling; values count elements unless the name says otherwise."""
 
     base_m: int
     base_n: int
@@ -43,38 +43,38 @@ class CubeTiles:
     cores: int
     """Cube cores that have work."""
     schedule: Literal["contiguous", "round_robin", "grid"]
-    """Each core gets a run of blocks, or every *cores*-th block, or a rectangle of a grid."""
+    """Each core gets a contiguous run of blocks, every *cores*-th block, or a grid rectangle."""
     order: Order
-    """How blocks follow each other inside an L2 tile."""
+    """The order of the blocks within an L2 tile."""
     l2_m: int
-    """Blocks of an L2 tile, downwards."""
+    """Blocks of an L2 tile along m."""
     l2_n: int
     cores_m: int = 1
-    """The grid: cores along m, along n, and groups of cores that share the matrices."""
+    """The grid: cores along m, cores along n, and groups of cores among which batches are split."""
     cores_n: int = 1
     cores_batch: int = 1
     resident_a: bool = False
-    """Whether all of k stays in L1 while a core walks over its blocks."""
+    """Whether all of k stays in L1 while a core works through its blocks."""
     resident_b: bool = False
 
     def bypasses_l2(self, p: Product) -> bool:
-        """Whether each weight is read once only, and therefore does not stay in the L2.
+        """Whether each weight is read only once, and therefore bypasses the L2.
 
-        ops-nn@e5c3fa9: one row of blocks switches the cache off for x2.
+        ops-nn@e5c3fa9: with one row of blocks, the cache is disabled for x2.
         """
         return p.m <= self.base_m
 
     def l1_bytes(self, p: Product) -> int:
-        """What the pieces of both operands take in L1."""
+        """Bytes of L1 that the pieces of both operands occupy."""
         a = self.depth_a * self.base_m * self.base_k
         b = self.depth_b * self.base_n * self.base_k
         return p.element.nbytes(a) + p.element.nbytes(b)
 
 
 def whole_edges(base: int, extent: int, out: DType) -> int:
-    """A width near *base* that cuts rows of *extent* into pieces of 32 bytes and more.
+    """A width near *base* that splits rows of *extent* into pieces of at least 32 bytes.
 
-    310P stores at least that much: a narrower piece would write over its neighbour's.
+    310P stores at least that much: a narrower piece would overwrite its neighbour.
     """
     least = 32 * 8 // out.bits
     smaller, larger = range(base, least - 1, -16), range(base + 16, base + 80, 16)
@@ -86,7 +86,7 @@ def whole_edges(base: int, extent: int, out: DType) -> int:
 
 
 def whole_steps(a: int, b: int) -> tuple[int, int]:
-    """Pieces of k that L1 takes of either operand: the more ones a multiple of the fewer.
+    """Pieces of k of each operand in L1, the larger rounded down to a multiple of the smaller.
 
     >>> whole_steps(7, 2), whole_steps(3, 8)
     ((6, 2), (3, 6))
@@ -120,7 +120,7 @@ def work(t: CubeTiles, p: Product) -> tuple[tuple[Piece, ...], ...]:
                     chosen = tile[index :: t.cores]
                 blocks = (_piece(t, p, matrix, i, j) for i, j in chosen)
                 shares[(first + index) % t.cores].extend(blocks)
-            # The next tile begins with the core after the last that got an extra block.
+            # The next tile starts with the core after the last one that got an extra block.
             first = (first + len(tile)) % t.cores
     return tuple(map(tuple, shares))
 
@@ -143,7 +143,7 @@ def _rectangle(t: CubeTiles, p: Product, core: int) -> Iterator[Piece]:
 
 
 def _l2_tiles(t: CubeTiles, p: Product) -> Iterator[list[tuple[int, int]]]:
-    """The blocks of each L2 tile in turn; columns of tiles go back and forth."""
+    """The blocks of each L2 tile in order; columns of tiles are traversed back and forth."""
     blocks_m, blocks_n = ceil_div(p.m, t.base_m), ceil_div(p.n, t.base_n)
     starts = range(0, blocks_n, t.l2_n)
     for band, top in enumerate(range(0, blocks_m, t.l2_m)):
@@ -174,11 +174,11 @@ class Pieces:
     rows: Integers
     columns: Integers
     inside: Integers
-    """Rows of the block above it, where a block has more than one piece."""
+    """Rows of its block that lie above it, where a block has more than one piece."""
 
     @staticmethod
     def of(t: CubeTiles, p: Product) -> Pieces:
-        """What :func:`work` deals out."""
+        """The pieces that :func:`work` assigns."""
         return Pieces.dealt(work(t, p))
 
     @staticmethod
@@ -191,14 +191,14 @@ class Pieces:
 
     @property
     def index(self) -> Integers:
-        """The number of each piece among those of its core."""
+        """The index of each piece among those of its core."""
         numbers: Integers = np.arange(self.core.size) - np.searchsorted(self.core, self.core)
         return numbers
 
     def halved(self, upper: Integers) -> Pieces:
-        """For the two vector cores of each cube core: *upper* rows of each piece, and the others.
+        """Split each piece for the two vector cores of a cube core: *upper* rows, and the rest.
 
-        Cores are numbered two a group; a half may have no rows.
+        Cores are numbered two per group; a half may be empty.
         """
         both = replace(self, inside=upper).repeated(2)
         upper, is_second = both.inside, both.core % 2 == 1
@@ -214,14 +214,14 @@ class Pieces:
         return Pieces(cores[order], *(np.repeat(each, times)[order] for each in others))
 
     def select(self, chosen: Array) -> Pieces:
-        """Some of them: a mask, or their indices."""
+        """The *chosen* pieces: a mask, or their indices."""
         return Pieces(*(getattr(self, each.name)[chosen] for each in fields(self)))
 
     def cut(self, most: int, unit: int) -> tuple[Pieces, Integers]:
-        """Tiles of each piece, and the number of its piece.
+        """Cut each piece into tiles; also return the index of the piece of each tile.
 
-        A tile has as many whole rows as *most* elements hold, each filled up to whole *unit*; of
-        longer rows it has *most* columns of one.
+        A tile has as many whole rows, padded to whole *unit*, as fit in *most* elements; if a row
+        is longer, it has *most* columns of one row.
         """
         found = [
             (number, row, column, rows, columns)

@@ -1,8 +1,7 @@
 """The verbs of a vector core: each writes a micro-op of the vector pipe, named as in Ascend C.
 
 The destination comes first, then the sources, all of them tiles. Where Ascend C has a form with a
-scalar (Adds, Muls, Duplicate), a number or the name of a scalar register may stand for the last
-source.
+scalar (Adds, Muls, Duplicate), the last source may be a constant or the name of a scalar register.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class VectorCore(Core):
         """*kind* None is the first kind of core of *spec* that has a vector pipe."""
         super().__init__(name, spec, kind or spec.vector_kinds[0], alone=alone)
         if kind is None:
-            # 310P has vector cores beyond its AI cores, which run the same programs.
+            # 310P has vector cores besides its AI cores, which run the same programs.
             self.kinds = spec.vector_cores
         self._writer: rows.Writer | None = None
         self._is_independent = False
@@ -91,8 +90,8 @@ class VectorCore(Core):
     ) -> None:
         """Claim what `store` needs for the tails of rows that pipe *source* wrote.
 
-        Chips that store any number of bytes need nothing, nor do rows of whole blocks, where none
-        *has_tails*. See :class:`~npusim.kernel.rows.Writer`.
+        Nothing is needed on chips that store any number of bytes, or for rows of whole blocks,
+        where none *has_tails*. See :class:`~npusim.kernel.rows.Writer`.
         """
         self._writer = rows.Writer(
             self, self.spec, source, one_by_one=one_by_one, has_tails=has_tails
@@ -103,17 +102,17 @@ class VectorCore(Core):
     def load(
         self, queue: TileQueue, view: GmView, pitch: int | None = None, *, one_by_one: bool = False
     ) -> Local:
-        """Load *view* as `copy_in` does, and wait for it. Free the tile when it has been read."""
+        """Load *view* as `copy_in` does, and wait for it. Free the tile after it has been read."""
         self.copy_in(queue, view, pitch, one_by_one=one_by_one)
         return queue.deque()
 
     def copy_in(
         self, queue: TileQueue, view: GmView, pitch: int | None = None, *, one_by_one: bool = False
     ) -> None:
-        """Load *view* into the next tile of *queue*, for a consumer who takes it by `deque`.
+        """Load *view* into the next tile of *queue*, for a consumer that takes it by `deque`.
 
-        Rows begin *pitch* elements apart, or at the next block of 32 bytes. The copies are such as
-        the chip can make. For *one_by_one* see :func:`~npusim.kernel.rows.fill`.
+        Rows begin *pitch* elements apart, or at the next block of 32 bytes, and are loaded by
+        copies that the chip supports. For *one_by_one* see :func:`~npusim.kernel.rows.fill`.
         """
         tile = queue.alloc()
         self.fill(tile, view, pitch, one_by_one=one_by_one)
@@ -122,18 +121,18 @@ class VectorCore(Core):
     def fill(
         self, tile: Local, view: GmView, pitch: int | None = None, *, one_by_one: bool = False
     ) -> None:
-        """Load *view* into *tile*, as `copy_in` does, without a flag for who reads it."""
+        """Load *view* into *tile*, as `copy_in` does, without a flag for the reader."""
         pitch_bytes = None if pitch is None else view.dtype.nbytes(pitch)
         slot = Slot(tile.buffer, tile.offset_bytes, tile.nbytes, event=-1)
         rows.fill(self, self.spec, slot, view, pitch_bytes, one_by_one=one_by_one)
 
     def fetch(self, tile: Local, view: GmView, pitch: int | None = None) -> None:
-        """Load *view* into *tile* for good: the vector pipe waits for it here."""
+        """Load *view* into *tile* once for the whole program; the vector pipe waits for it here."""
         self.fill(tile, view, pitch)
         self.sync("mte2", "vector")
 
     def store(self, queue: TileQueue, tile: Local, view: GmView, pitch: int | None = None) -> None:
-        """Store *tile* of *queue* to *view* with copies that the chip can make, and free it.
+        """Store *tile* of *queue* to *view* by copies that the chip supports, and free it.
 
         Rows are *pitch* elements apart, or begin at the next block of 32 bytes.
         """
@@ -152,7 +151,7 @@ class VectorCore(Core):
         pitch: int | None = None,
         with_gaps: bool = False,
     ) -> Local:
-        """Load views, one behind the other, into a tile of *queue*: a burst for each row.
+        """Load views, one behind the other, into a tile of *queue*: one burst per row.
 
         For A2 and A3 (DataCopyPad); see :func:`~npusim.kernel.views.fill`.
         """
@@ -168,12 +167,12 @@ class VectorCore(Core):
         *,
         with_gaps: bool = False,
     ) -> None:
-        """Store *tile* of *queue* to *view*, a burst for each row, and free it (DataCopyPad)."""
+        """Store *tile* of *queue* to *view*, one burst per row, and free it (DataCopyPad)."""
         slot = queue.slot(tile)
         views.store(self, queue.queue, slot, view, pitch, with_gaps=with_gaps)
 
     def put_rows(self, tile: Local, view: GmView, pitch: int | None = None) -> None:
-        """Store *tile* to *view*, a burst for each row, without a flag before or behind it."""
+        """Store *tile* to *view*, one burst per row, without setting or waiting for a flag."""
         slot = Slot(tile.buffer, tile.offset_bytes, tile.nbytes, event=-1)
         views.put(self, slot, view, pitch)
 
@@ -181,11 +180,11 @@ class VectorCore(Core):
         """Add *src* to *dst* in global memory (SetAtomicAdd): one burst."""
         self.emit(Store(dst.operand, src, atomic=src.dtype))
 
-    # ---- order ----
+    # ---- barriers ----
 
     @contextmanager
     def independent(self) -> Iterator[None]:
-        """Verbs in here do not read each other's results: one barrier follows them all."""
+        """Verbs in this context do not read each other's results; one barrier follows them all."""
         outer, self._is_independent = self._is_independent, True
         try:
             yield
@@ -227,7 +226,7 @@ class VectorCore(Core):
         self._binary("min", dst, a, b)
 
     def apply(self, op: BinaryOp, dst: Local, a: Local, b: Local | Register | float) -> None:
-        """`dst = a op b`, where which operation it is depends on the call."""
+        """`dst = a op b`, for an operation chosen by the caller."""
         self._binary(op, dst, a, b)
 
     def bitwise(self, op: BitwiseOp, dst: Local, a: Local, b: Local) -> None:
@@ -235,15 +234,15 @@ class VectorCore(Core):
         self.step(Binary(op, dst, a, b))
 
     def leaky_relu(self, dst: Local, src: Local, slope: Register | float) -> None:
-        """`dst = src`, or `src x slope` where that has a sign (LeakyRelu)."""
+        """`dst = src`, or `src x slope` where src is negative (LeakyRelu)."""
         self.step(BinaryScalar("leaky_relu", dst, src, slope))
 
     def shift_left(self, dst: Local, src: Local, places: Register | int) -> None:
-        """The bits of *src* so many *places* to the left (ShiftLeft)."""
+        """Shift the bits of *src* to the left by *places* (ShiftLeft)."""
         self.step(BinaryScalar("shift_left", dst, src, places))
 
     def shift_right(self, dst: Local, src: Local, places: Register | int) -> None:
-        """The bits of *src* so many *places* to the right (ShiftRight)."""
+        """Shift the bits of *src* to the right by *places* (ShiftRight)."""
         self.step(BinaryScalar("shift_right", dst, src, places))
 
     def axpy(self, dst: Local, src: Local, scalar: Register | float) -> None:
@@ -286,10 +285,10 @@ class VectorCore(Core):
         """`dst = 1 / src` (Reciprocal)."""
         self.step(Unary("reciprocal", dst, src))
 
-    # ---- types and places ----
+    # ---- types and data movement ----
 
     def cast(self, dst: Local, src: Local, mode: RoundMode | None = None) -> None:
-        """*src* in the type of *dst* (Cast); *mode* None is that of `rounding`."""
+        """*src* in the type of *dst* (Cast); *mode* None rounds as `rounding` says."""
         mode = self.rounding(dst.dtype) if mode is None else mode
         self.step(Cast(dst, src, mode))
 
@@ -301,15 +300,15 @@ class VectorCore(Core):
             self.cast(dst, src, mode)
 
     def rounding(self, target: DType) -> RoundMode:
-        """How `cast` rounds to *target*, to nearest even: what widens to fp32 is not rounded."""
-        # 310P has one conversion to fp16, and that rounds to nearest even as well.
+        """How `cast` rounds to *target*: to nearest even, or not at all when it widens to fp32."""
+        # 310P has one conversion to fp16, which also rounds to nearest even.
         is_plain = target is FLOAT32 or (target is FLOAT16 and self.is_310p)
         return "none" if is_plain else "rint"
 
     def widen(self, dst: Local, src: Local) -> None:
-        """*src* in fp32; int8, uint8 and int4 go by way of fp16, in the upper half of *dst*."""
+        """Convert *src* to fp32; int8, uint8, int4 go through fp16 in the upper half of *dst*."""
         if src.dtype.bits <= 8:
-            # In the upper half, so that no result overtakes what is still to be read.
+            # In the upper half, so that no result overwrites a source that is still to be read.
             end = dst.offset_bytes + align_up(dst.nbytes, BLOCK_BYTES)
             start = end - align_up(FLOAT16.nbytes(dst.count), BLOCK_BYTES)
             half = Local(dst.buffer, start, FLOAT16, dst.count)
@@ -323,8 +322,8 @@ class VectorCore(Core):
         """Round fp32 *src*, ties to even, and narrow it; *src* is overwritten.
 
         int32 is one cast. The others are `whole_halves`, then a cast to the target, which saturates
-        and gives 0 for NaN. The last two casts find integers, so their *modes* cannot be seen; 310P
-        has no round-to-even there and takes half away from zero (ops-nn@e5c3fa9
+        and gives 0 for NaN. The last two casts get integers, so their *modes* have no effect; 310P
+        has no round-to-even there and rounds half away from zero (ops-nn@e5c3fa9
         quant/ascend_quant_v2).
         """
         if dst.dtype is INT32:
@@ -337,10 +336,10 @@ class VectorCore(Core):
     def whole_halves(
         self, values: Local, mode: RoundMode = "none", place: Local | None = None
     ) -> Local:
-        """fp32 *values* as fp16 integers, ties to even, by way of int32, in *place* or in theirs.
+        """fp32 *values* as fp16 integers, ties to even, through int32, in *place* or in their own.
 
-        A barrier stands behind each cast, and behind what sets the scale of the second one, which
-        is 1 (SetDeqScale); its *mode* is ignored (asc-devkit, kernel_operator_vec_vconv_impl.h).
+        A barrier follows each cast, and the instruction that sets the scale of the second one to 1
+        (SetDeqScale); its *mode* is ignored (asc-devkit, kernel_operator_vec_vconv_impl.h).
         """
         room, count = place or values, values.count
         whole, halves = room.as_dtype(INT32, count), room.as_dtype(FLOAT16, count)
@@ -362,7 +361,7 @@ class VectorCore(Core):
         self.step(Copy(dst, src))
 
     def gather(self, dst: Local, src: Local, offsets: Local) -> None:
-        """Each element of *dst* is the one of *src* at int32 *offsets* in bytes (Gather)."""
+        """Each element of *dst* is that of *src* at int32 *offsets*, in bytes (Gather)."""
         self.step(Gather(dst, src, offsets))
 
     def transpose(self, dst: Local, src: Local) -> None:
@@ -372,22 +371,22 @@ class VectorCore(Core):
     # ---- reductions ----
 
     def reduce(self, op: ExtremeOp, dst: Local, src: Local) -> None:
-        """The smallest or largest element of *src* to the first of *dst* (ReduceMax, ReduceMin)."""
+        """Write the minimum or maximum of *src* to the first of *dst* (ReduceMax, ReduceMin)."""
         self.step(Reduce(op, dst, src))
 
     def whole_reduce(self, op: ReduceOp, dst: Local, src: Local, mask: int | None = None) -> None:
-        """Each repeat of *src* becomes an element of *dst* (WholeReduceSum, ...Max, ...Min)."""
+        """Reduce each repeat of *src* to an element of *dst* (WholeReduceSum, ...Max, ...Min)."""
         self.step(WholeReduce(op, dst, src, mask))
 
     def block_reduce(self, op: ReduceOp, dst: Local, src: Local) -> None:
-        """Each block of *src* becomes an element of *dst* (BlockReduceSum, ...Max, ...Min)."""
+        """Reduce each block of *src* to an element of *dst* (BlockReduceSum, ...Max, ...Min)."""
         self.step(BlockReduce(op, dst, src))
 
     def fold(self, op: FoldOp, dst: Local, src: Local) -> None:
-        """`dst = dst op repeat` for one repeat of *src* after the other (strides of 0)."""
+        """`dst = dst op repeat` for each repeat of *src* in turn (strides of 0)."""
         self.step(Fold(op, dst, src))
 
-    # ---- comparison and order ----
+    # ---- comparison, selection and sorting ----
 
     def compare(self, op: CompareOp, dst: Local, a: Local, b: Local | Register | float) -> None:
         """A bit for each element, whether `a op b` (Compare, CompareScalar)."""
@@ -398,11 +397,11 @@ class VectorCore(Core):
         self.step(Select(dst, mask, a, b))
 
     def gather_mask(self, places: PlacesOf | Local, dst: Local, src: Local) -> None:
-        """The elements of *src* at "even" or "odd" *places*, say, closed up (GatherMask)."""
+        """Compact the elements of *src* at *places*, such as "even" or "odd" (GatherMask)."""
         self.step(GatherMask(places, dst, src))
 
     def sort32(self, dst: Local, keys: Local, indices: Local) -> None:
-        """Each 32 *keys* become a sorted list of pairs with their *indices* (Sort32)."""
+        """Sort each 32 *keys* into a list of pairs with their *indices* (Sort32)."""
         self.step(Sort32(dst, keys, indices))
 
     def mrg_sort(
@@ -413,23 +412,23 @@ class VectorCore(Core):
         key: DType,
         *starts: Register | int,
     ) -> None:
-        """Merge two to four sorted lists of pairs of *src*, which begin at *starts* (MrgSort)."""
+        """Merge two to four sorted lists of pairs in *src*, which begin at *starts* (MrgSort)."""
         self.step(MrgSort(dst, src, counts, key, *starts))
 
     def proposal_concat(self, place: int, dst: Local, src: Local) -> None:
-        """Each element of *src* to element *place* of a proposal of *dst* (ProposalConcat)."""
+        """Copy each element of *src* to element *place* of a proposal of *dst* (ProposalConcat)."""
         self.step(ProposalConcat(place, dst, src))
 
     def proposal_extract(self, place: int, dst: Local, src: Local) -> None:
-        """Element *place* of each proposal of *src* to *dst* (ProposalExtract)."""
+        """Read element *place* of each proposal of *src* to *dst* (ProposalExtract)."""
         self.step(ProposalExtract(place, dst, src))
 
     def rp_sort16(self, dst: Local, src: Local) -> None:
-        """Each 16 proposals of *src* become a sorted list (RpSort16)."""
+        """Sort each 16 proposals of *src* into a list (RpSort16)."""
         self.step(RpSort16(dst, src))
 
     def mrg_sort4(self, dst: Local, src: Local, counts: tuple[int, ...]) -> None:
-        """Merge lists of *counts* proposals, behind each other, in each repeat (MrgSort4)."""
+        """Merge adjacent lists of *counts* proposals in each repeat (MrgSort4)."""
         self.step(MrgSort4(dst, src, counts))
 
     def _binary(self, op: BinaryOp, dst: Local, a: Local, b: Local | Register | float) -> None:

@@ -1,4 +1,4 @@
-"""Views: parts of tensors in global memory and of buffers, cut as numpy cuts arrays.
+"""Views: parts of tensors in global memory and of buffers, sliced like numpy arrays.
 
 A stage of a kernel is a function of views and sizes::
 
@@ -10,9 +10,9 @@ A stage of a kernel is a function of views and sizes::
     for row in range(0, rows, step):
         repeat(builder, tile, x[row : row + step, :], y[row : row + step, :])
 
-:func:`repeat` writes such a stage once for each shape. What distinguishes the calls is where their
-views begin, and these offsets become the shifts of the :class:`~npusim.kernel.program.Call`;
-everything else is the key of the body, so none can be forgotten.
+:func:`repeat` writes such a stage once for each shape. Calls differ in the offsets of their views,
+which become the shifts of the :class:`~npusim.kernel.program.Call`; everything else is part of the
+key of the body, so nothing can be left out of it.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class Shiftable(ABC):
     __slots__ = ()
 
     name: str
-    """The tensor, as programs call it."""
+    """Name of the tensor in programs."""
     offset_bytes: int
-    """Where it begins in the tensor."""
+    """Its offset in the tensor."""
 
     @abstractmethod
     def shifted_to(self, offset_bytes: int) -> Self:
-        """The same, beginning at *offset_bytes*."""
+        """A copy that begins at *offset_bytes*."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class GmView(Shiftable):
     rows: int
     columns: int
     pitch: int
-    """Elements from row to row; 0 for a vector, which has one row only."""
+    """Elements from row to row; 0 for a vector, which has one row."""
     offset_bytes: int = 0
 
     @staticmethod
@@ -89,22 +89,22 @@ class GmView(Shiftable):
         return GmView(name, dtype, 1, count, 0)
 
     def __getitem__(self, where: tuple[slice, slice]) -> GmView:
-        """`view[top:bottom, left:right]`; bounds beyond the view end at it, as in numpy."""
+        """`view[top:bottom, left:right]`; bounds beyond the view are clipped, as in numpy."""
         (top, bottom, _), (left, right, _) = (
             part.indices(size) for part, size in zip(where, (self.rows, self.columns), strict=True)
         )
         first = self.offset_bytes + self.dtype.nbytes(top * self.pitch + left)
         rows, columns = max(0, bottom - top), max(0, right - left)
-        # As `replace` would make it: of every tile of every core.
+        # Faster than `replace`: this runs for every tile of every core.
         return GmView(self.name, self.dtype, rows, columns, self.pitch, first)
 
     def row(self, index: int) -> GmView:
-        """Row number *index* as a vector: one that nothing follows."""
+        """Row *index* as a vector, a view without a following row."""
         return replace(self[index : index + 1, :], pitch=0)
 
     @property
     def flat(self) -> GmView:
-        """All of it as one row: its rows must follow each other in global memory."""
+        """The whole view as one row; its rows must be contiguous in global memory."""
         return GmView(self.name, self.dtype, 1, self.rows * self.columns, 0, self.offset_bytes)
 
     @property
@@ -119,18 +119,18 @@ class GmView(Shiftable):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rows, without the gaps between them."""
+        """Bytes of all rows, without the gaps."""
         return self.rows * self.row_bytes
 
     def extent_bytes(self, pitch_bytes: int) -> int:
-        """Bytes from its first to its last in a buffer where rows begin *pitch_bytes* apart."""
+        """Bytes from first to last in a buffer where rows begin *pitch_bytes* apart."""
         return (self.rows - 1) * pitch_bytes + self.row_bytes
 
     @property
     def operand(self) -> Global:
-        """The view as an operand of a copy: a burst a row.
+        """The view as an operand of a copy, one burst per row.
 
-        A single row of a matrix keeps its pitch: the model of the L2 spreads a copy by it.
+        A single row of a matrix keeps its pitch, since the L2 model spreads a copy by it.
         """
         return Global(self.name, self.offset_bytes, self.row_bytes, self.rows, self.pitch_bytes)
 
@@ -140,9 +140,9 @@ class GmView(Shiftable):
 
 
 def bindings(*views: GmView, is_cached: bool = True) -> dict[str, Binding]:
-    """What the views' names mean to a block whose tensors begin where the views do.
+    """The bindings of the views' names in a block whose tensors begin where the views do.
 
-    *is_cached* says whether the L2 keeps what is read of them.
+    *is_cached* says whether the L2 caches what is read through them.
     """
     return {view.name: Binding(view.name, view.offset_bytes, is_cached) for view in views}
 
@@ -153,11 +153,11 @@ def repeat(
     *arguments: Hashable,
     keeps_slots: bool = False,
 ) -> None:
-    """Call `stage(*arguments)`, written once for calls that differ in their views' offsets only.
+    """Call `stage(*arguments)`; calls that differ only in offsets of views are written once.
 
-    Views may stand in tuples, too. Several of one tensor are shifted together, by the offset of the
-    first. A stage that *keeps_slots* leaves some in use that the next one asks its queues for: a
-    load ahead.
+    Views may also be in tuples. Several views of one tensor are shifted together, by the offset of
+    the first. With *keeps_slots* the stage may leave slots in use that the next one takes from the
+    queues, such as those of a load ahead.
     """
     shifts: dict[str, int] = {}
     plain = [relative(argument, shifts) for argument in arguments]
@@ -166,11 +166,11 @@ def repeat(
 
 
 PLAIN = frozenset((int, bool, float, str, type(None)))
-"""Types of arguments that have no views; asked for first, since most are such ones."""
+"""Types of arguments without views; checked first, since they are the most common."""
 
 
 def relative(argument: Any, shifts: dict[str, int]) -> Any:
-    """*argument* with its views counted from the first of their tensor, which *shifts* has."""
+    """*argument* with its views relative to the first one of their tensor, as in *shifts*."""
     kind = type(argument)
     if kind in PLAIN:
         return argument
@@ -192,7 +192,7 @@ def load(
 ) -> Slot:
     """Load *views* into a slot of *queue*, as :func:`fill` does, and enqueue it for the consumer.
 
-    Free the slot when it has been read.
+    Free the slot after it has been read.
     """
     slot = queue.alloc()
     fill(builder, slot, *views, pitch=pitch, with_gaps=with_gaps)
@@ -209,8 +209,8 @@ def fill(
 ) -> None:
     """Load *views*, one behind the other, into *slot*.
 
-    Rows begin *pitch* elements apart, or at the next block of 32 bytes. The copy names all of its
-    rows as its destination, and *with_gaps* the gap behind the last one too.
+    Rows begin *pitch* elements apart, or at the next block of 32 bytes. The destination of the copy
+    spans all of its rows, and *with_gaps* also the gap behind the last one.
     """
     start_bytes = 0
     for view in views:
@@ -229,7 +229,7 @@ def store(
     *,
     with_gaps: bool = False,
 ) -> None:
-    """Store what the producer has put into *slot* of *queue* to *view*, and free the slot.
+    """Store *slot* of *queue*, filled by the producer, to *view*, and free the slot.
 
     For *pitch* and *with_gaps* see :func:`fill`.
     """
@@ -247,7 +247,7 @@ def put(
     *,
     with_gaps: bool = False,
 ) -> None:
-    """Store what is in *slot* to *view*, without a flag; for *pitch* and *with_gaps* see `fill`."""
+    """Store *slot* to *view* without a flag; for *pitch* and *with_gaps* see :func:`fill`."""
     pitch_bytes = _pitch_bytes(view, pitch) if view.rows > 1 else 0
     src = slot.of(view.dtype, _count(view, pitch, with_gaps))
     builder.data_copy(view.operand, src, pitch_bytes)
@@ -260,7 +260,7 @@ def _pitch_bytes(view: GmView, pitch: int | None) -> int:
 
 
 def _count(view: GmView, pitch: int | None, with_gaps: bool) -> int:
-    """Elements that a copy names in the buffer."""
+    """Elements of the buffer that a copy spans."""
     pitch_bytes = _pitch_bytes(view, pitch)
     if with_gaps:
         return view.rows * pitch_bytes * 8 // view.dtype.bits

@@ -1,8 +1,8 @@
-"""Blocks that are more than the cores of a chip take turns on them.
+"""Blocks in waves, when a launch has more of them than the chip has cores.
 
-The chip hands a block that waits to the next core that is free (asc-devkit, docs/zh/guide, SIMD
-BuiltIn, schedmode 0). Here core c runs blocks c, c + cores and so on, each behind the end of the
-last, and the cores of a group take the same turns: assumed.
+The chip assigns a waiting block to the next free core (asc-devkit, docs/zh/guide, SIMD BuiltIn,
+schedmode 0). Here core c runs blocks c, c + cores and so on, each after the end of the previous
+one, and the cores of a group take the same turns: assumed.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = ["in_waves", "most_at_once"]
 __kernel_vocabulary__ = True
 
 END_OF_A_BLOCK = Body((Barrier(),), (("", 0),))
-"""The next one begins once all pipes are done."""
+"""The next block begins when all pipes have finished."""
 
 
 class MostAtOnce(NamedTuple):
-    """What a launch starts, and what of it its cores run at once."""
+    """What a launch starts, and how much of it the cores run at once."""
 
     started: int
     """Blocks of one kind of core, or groups of several."""
@@ -47,13 +47,13 @@ def most_at_once(blocks: Sequence[Block], spec: DeviceSpec) -> MostAtOnce:
 
 
 def in_waves(blocks: tuple[Block, ...], spec: DeviceSpec) -> tuple[Block, ...]:
-    """*blocks*, those that a core runs one after the other as one."""
+    """*blocks*, with those that one core runs in turn joined into one."""
     started, most = most_at_once(blocks, spec)
     if started <= most:
         return blocks
     turns: dict[tuple[int, int], list[Block]] = {}
     within: dict[int, int] = {}
-    """Group -> blocks that it has so far."""
+    """Group -> number of its blocks so far."""
     for block in blocks:
         group = len(within) if started == len(blocks) else block.group
         place = within.setdefault(group, 0)
@@ -63,7 +63,7 @@ def in_waves(blocks: tuple[Block, ...], spec: DeviceSpec) -> tuple[Block, ...]:
 
 
 def _in_turn(blocks: Sequence[Block]) -> Block:
-    """One block that does what *blocks* do, one after the other."""
+    """One block that runs *blocks* one after the other."""
     first = blocks[0]
     bindings = dict(first.bindings)
     for block in blocks:

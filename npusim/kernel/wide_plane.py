@@ -1,9 +1,9 @@
 """Vector steps over rows of any width in the unified buffer: one instruction for many rows.
 
-Rows begin whole blocks apart. A step takes 64 columns of all rows, a repeat a row, or where rows
-are few or wide a whole row at a time; the columns that fill no 64 follow by themselves, and those
-that fill no block row by row (asc-devkit, docs/zh, the guide's pages on strides and masks; that the
-softmax library cuts its rows so is assumed).
+Rows begin whole blocks apart. A step covers 64 columns of all rows, one row a repeat, or a whole
+row at a time if rows are few or wide. Columns beyond the last multiple of 64 get separate steps,
+and those that fill no block are processed row by row (asc-devkit, docs/zh, the guide's pages on
+strides and masks; that the softmax library splits its rows this way is assumed).
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ LANES = 64
 BLOCK, REPEAT_BLOCKS = 8, 8
 """float32 in a block, and blocks in a repeat."""
 TREE_COLUMNS = 512
-"""So many columns and more: the sums of 64 x 8 neighbours come first."""
+"""From this many columns on, the first sums are those of 64 x 8 neighbours."""
 
 
 @dataclass(frozen=True, slots=True)
 class WidePlane:
-    """*rows* x *columns* of *tile*, rows *pitch* apart, a multiple of whole blocks.
+    """*rows* x *columns* of *tile*, with rows *pitch* apart, a multiple of whole blocks.
 
-    Elements are float32, or float16, of which twice as many are in a repeat and in a block.
+    Elements are float32, or float16, of which a repeat and a block hold twice as many.
     """
 
     tile: Local
@@ -51,7 +51,7 @@ class WidePlane:
     columns: int
     pitch: int
     takes_rows: bool = True
-    """Whether a step may take one row at a time, where rows are few."""
+    """Whether a step may take one row at a time, if rows are few."""
 
     @property
     def lanes(self) -> int:
@@ -64,7 +64,7 @@ class WidePlane:
 
     @property
     def whole(self) -> Local:
-        """Everything, with what lies between rows."""
+        """All elements, including the gaps between rows."""
         return self.tile.at(0, self.rows * self.pitch)
 
     @property
@@ -78,14 +78,14 @@ class WidePlane:
         return self.tile.at(index * self.pitch + first, count)
 
     def block(self, first: int, count: int) -> Local:
-        """Columns [first, first + count) of all rows, a repeat a row; whole blocks of it."""
+        """Columns [first, first + count) of all rows, a repeat a row, as whole blocks."""
         dtype, each = self.tile.dtype, self._block
         offset = self.tile.offset_bytes + dtype.nbytes(first)
         pitch, blocks = self.pitch // each, ceil_div(count, each)
         return Local(self.tile.buffer, offset, dtype, self.rows * blocks * each, 1, pitch, blocks)
 
     def reachable(self) -> Iterator[tuple[int, WidePlane]]:
-        """The rows that an instruction reaches, all or one at a time, each with its first row."""
+        """The rows that one instruction reaches, all or one at a time, each with its first row."""
         if self.pitch <= STRIDE_BLOCKS * self._block:
             yield 0, self
             return
@@ -94,12 +94,12 @@ class WidePlane:
 
 
 def padded(column: Local) -> Local:
-    """*column* `(rows,)` with what fills its last block."""
+    """*column* `(rows,)` with the padding of its last block."""
     return replace(column, count=align_up(column.count, BLOCK_BYTES // column.dtype.nbytes(1)))
 
 
 def spread(core: VectorCore, blocks: Local, column: Local) -> Local:
-    """Each element of *column* `(rows,)` as a block in *blocks*: `(rows, 8)` of float32."""
+    """Broadcast each element of *column* `(rows,)` to a block of *blocks*, float32 `(rows, 8)`."""
     column = padded(column)
     found = blocks[: BLOCK_BYTES // column.dtype.nbytes(1) * column.count]
     core.brcb(found, column)
@@ -107,7 +107,7 @@ def spread(core: VectorCore, blocks: Local, column: Local) -> Local:
 
 
 def by_rows(core: VectorCore, op: BinaryOp, plane: WidePlane, blocks: Local) -> None:
-    """`plane = plane op number of the row`; *blocks* holds each row's number a block long."""
+    """`plane = plane op value of the row`; *blocks* holds a block of copies for each row."""
     each = plane.lanes // REPEAT_BLOCKS
     with core.independent():
         for first, count in _spans(plane):
@@ -140,7 +140,7 @@ def by_columns(core: VectorCore, op: BinaryOp, plane: WidePlane, factors: Local)
 
 
 def _spans(plane: WidePlane) -> Iterator[tuple[int, int]]:
-    """First column and columns of each step: all lanes, or a repeat's at a time, then the rest."""
+    """First column and columns of each step: all lanes, or one repeat at a time, then the rest."""
     lanes = plane.lanes
     main = plane.columns // lanes * lanes
     step = main if plane.by_row else lanes
@@ -153,9 +153,9 @@ def _spans(plane: WidePlane) -> Iterator[tuple[int, int]]:
 def reduce_rows(
     core: VectorCore, op: Literal["sum", "max"], result: Local, plane: WidePlane, lanes: Local
 ) -> None:
-    """The sum or the largest number of each row to *result* `(rows,)`.
+    """Write the sum or the maximum of each row to *result* `(rows,)`.
 
-    *lanes* has room for 64 running values a row. For the order of sums see `oracle.row_sums`.
+    *lanes* has room for 64 partial results a row. For the order of sums see `oracle.row_sums`.
     """
     rows, columns = plane.rows, plane.columns
     if columns <= LANES:
@@ -171,7 +171,7 @@ def reduce_rows(
 def _run_lanes(
     core: VectorCore, op: Literal["sum", "max"], running: WidePlane, plane: WidePlane
 ) -> None:
-    """64 running sums, or largest values, of each row of *plane*."""
+    """64 partial sums, or maxima, of each row of *plane*."""
     join: Literal["add", "max"] = "add" if op == "sum" else "max"
     start = _begin(core, op, join, running, plane)
     main = plane.columns // LANES * LANES
@@ -201,7 +201,7 @@ def _begin(
     running: WidePlane,
     plane: WidePlane,
 ) -> int:
-    """Write the first running values; how many columns they have taken."""
+    """Write the first partial results; return how many columns they cover."""
     rows, columns = plane.rows, plane.columns
     if op == "sum" and columns >= TREE_COLUMNS:
         if plane.pitch == TREE_COLUMNS:
@@ -232,10 +232,10 @@ def _begin(
 def reduce_by_repeat(
     core: VectorCore, op: Literal["sum", "max"], result: Local, plane: WidePlane, scratch: Local
 ) -> None:
-    """The sum or the largest of each row to *result* `(rows,)`, a repeat after the other.
+    """Write the sum or the maximum of each row to *result* `(rows,)`, one repeat after the other.
 
-    512 and 256 columns are a tree of neighbours instead. *scratch* has room for twice an eighth of
-    the columns of each row.
+    Rows of 512 and of 256 columns are summed as a tree of neighbours instead. *scratch* has room
+    for twice an eighth of the columns of each row.
     """
     of_type = _reduce_by_64 if plane.tile.dtype is FLOAT32 else _reduce_by_128
     of_type(core, op, result, plane, scratch)
@@ -244,7 +244,7 @@ def reduce_by_repeat(
 def _reduce_by_64(
     core: VectorCore, op: Literal["sum", "max"], result: Local, plane: WidePlane, scratch: Local
 ) -> None:
-    """The same of float32, of eight rows at least."""
+    """Reduce float32 rows, at least eight of them."""
     target = padded(result)
     whole, count = replace(plane, rows=target.count), target.count
     if plane.columns in (512, 256):
@@ -278,7 +278,7 @@ def _reduce_by_64(
 def _reduce_by_128(
     core: VectorCore, op: Literal["sum", "max"], result: Local, plane: WidePlane, scratch: Local
 ) -> None:
-    """The same of float16."""
+    """Reduce float16 rows."""
     rows, each = plane.rows, plane.lanes // REPEAT_BLOCKS
     if plane.columns in (512, 256):
         # (rows, columns) -> (rows, columns / 16) -> (rows,)

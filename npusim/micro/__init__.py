@@ -1,7 +1,7 @@
-"""Small kernels that show one thing each: variants of what the vendor publishes times of.
+"""Small kernels that show one thing each: variants of kernels whose times the vendor publishes.
 
-No operator of torch_npu is behind them. Each module writes one family with the builder;
-``examples/micro.py`` holds their times against the published ones.
+They implement no operator of torch_npu. Each module writes one family with the builder;
+``examples/micro.py`` compares their times with the published ones.
 """
 
 from __future__ import annotations

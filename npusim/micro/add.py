@@ -1,8 +1,8 @@
-"""Adding two vectors of fp16: from an element at a time on one core to all that a chip can do.
+"""Adding two vectors of fp16: from one element at a time on one core to all that a chip can do.
 
 The steps are those of the official example (asc-devkit, examples/01_simd_cpp_api/
-05_best_practices/00_vector_compute/add_high_performance). What it leaves open is set here: cores
-get even shares, in lines of the L2.
+05_best_practices/00_vector_compute/add_high_performance). What it leaves open is chosen here: cores
+get equal shares, in lines of the L2.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def add(
 ) -> Kernel:
     """`z = x + y`, *count* elements in tiles of *tile*, on all vector cores or the first *cores*.
 
-    *bypass*: what is read goes past the L2. *scalar*: the scalar unit adds, element by element. A
-    tile of x is just before its tile of y, so the size of a tile decides whether they share
-    banks. Raises ProgramError if the tiles do not fit into the unified buffer.
+    *bypass*: reads bypass the L2. *scalar*: the scalar unit adds, element by element. A tile of x
+    is directly before its tile of y, so the size of a tile decides whether they share banks. Raises
+    ProgramError if the tiles do not fit into the unified buffer.
     """
     kind, parts = cores_of(spec, "vector", cores)
     kernel = AddTiles(spec, kind, tile, 2 if double_buffered else 1, scalar)
@@ -61,7 +61,7 @@ def add(
 
 
 class AddTiles:
-    """The kernel of one core: tile after tile of x and y is added."""
+    """The kernel of one core: adds tile after tile of x and y."""
 
     def __init__(self, spec: DeviceSpec, kind: str, tile: int, depth: int, scalar: bool) -> None:
         self.builder = Builder("add", spec.cores[kind], spec.sync, alone=True)
@@ -80,7 +80,7 @@ class AddTiles:
         return self.builder.build()
 
     def _tile(self, x: GmView, y: GmView, z: GmView) -> None:
-        """`z = x + y`, `(count,)` each; y is a whole tile behind x in the buffer."""
+        """`z = x + y`, `(count,)` each; y is a whole tile after x in the buffer."""
         slot, count = self.pairs.alloc(), z.columns
         a, b = slot.of(FLOAT16, count), slot.of(FLOAT16, count, FLOAT16.nbytes(self.tile))
         self.builder.data_copy(a, x.operand)
@@ -94,7 +94,7 @@ class AddTiles:
 
 
 def _by_element(z: Local, x: Local, y: Local) -> MicroOp:
-    """GetValue twice, an addition, SetValue, for each element."""
+    """GetValue twice, an addition, and SetValue, for each element."""
     step = FLOAT16.nbytes(1)
     body = (
         ScalarLoad("a", x.at(0, 1), step),

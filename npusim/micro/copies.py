@@ -1,11 +1,11 @@
-"""Kernels that only read: one DataCopy after the other from global memory into UB or L1.
+"""Kernels that only read: one DataCopy after another from global memory into UB or L1.
 
 They are the variants of the official copy example (asc-devkit, examples/01_simd_cpp_api/
 05_best_practices/04_memory_access/data_copy): a matrix of fp16 is split into tiles, rows of tiles
-are shared out to the cores, and nothing reads what is copied. A tile is Nz in L1.
+are divided among the cores, and nothing reads what is copied. A tile is Nz in L1.
 
-What the example leaves open is set here: tiles go along a row of tiles first, all of them into one
-buffer, with no flag between them; staggered cores start evenly spread and wrap around.
+What the example leaves open is chosen here: tiles follow a row of tiles first, all of them into one
+buffer, without flags between them; staggered cores start evenly spread and wrap around.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def read(
 ) -> Kernel:
     """Read a matrix of *shape* in tiles of *tile*, each core its own rows.
 
-    It is split into *slices* of columns; each slice is read *times* times before the next one is.
-    Raises ValueError where slices are not whole tiles.
+    It is split into *slices* of columns; each slice is read *times* times before the next one.
+    Raises ValueError if slices are not whole tiles.
     """
     rows, columns = shape
     if columns % slices or (slices > 1 and columns // slices % tile[1]):
@@ -73,8 +73,8 @@ def read_alike(
 ) -> Kernel:
     """Let every core read all of a matrix of *shape*: the same tiles in the same order.
 
-    *staggered*, each core starts with another tile, evenly spread, and wraps around. *bypass*:
-    reads go past the L2. Raises ValueError where the matrix is not whole tiles.
+    *staggered*: each core starts with another tile, evenly spread, and wraps around. *bypass*:
+    reads bypass the L2. Raises ValueError if the matrix is not whole tiles.
     """
     rows, columns = shape
     if rows % tile[0] or columns % tile[1]:
@@ -100,7 +100,7 @@ def read_alike(
 
 
 class ReadTiles:
-    """The kernel of one core: tile after tile into one buffer."""
+    """The kernel of one core: reads tile after tile into one buffer."""
 
     def __init__(self, spec: DeviceSpec, kind: str, shape: Shape, tile: Shape, to: To) -> None:
         self.builder = Builder("read", spec.cores[kind], spec.sync)
@@ -113,7 +113,7 @@ class ReadTiles:
         self._slot = self.builder.claim(to, rows * self._pitch_bytes)
 
     def panel(self, rows: int, column: int, columns: int) -> None:
-        """*rows* x *columns* from *column* on, a row of tiles after the other."""
+        """*rows* x *columns* from *column* on, one row of tiles after another."""
         for start, count in pieces(rows, self._tile[0]):
             here = slice(start, start + count), slice(column, column + columns)
             repeat(self.builder, self._row, self._x[here])

@@ -1,4 +1,4 @@
-"""Kernels of the elementwise operators, whose values and times are asked for by themselves."""
+"""Kernels of elementwise operators, run for values and times separately."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["elementwise"]
 def elementwise(spec: DeviceSpec, op: str, *operands: TensorSpec | str) -> Kernel:
     """The kernel of operator *op* for these operands; raises OpError if it refuses them.
 
-    *operands* are those of :func:`npusim.run`: tensors, and what else the operator takes.
+    *operands* are those of :func:`npusim.run`: tensors, and other arguments of the operator.
     """
     operator = ops.load(op)
     problem = operator.check(spec, *operands)

@@ -1,4 +1,4 @@
-"""Runs a kernel without an operator around it, for its values or for its time."""
+"""Runs a kernel without an operator, for its values or for its time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["compute", "task_us", "time"]
 def time(kernel: Kernel, spec: DeviceSpec, l2: L2State = "cold") -> Trace:
     """Time *kernel*.
 
-    Raises RuleError, BoundsError, RaceError, DeadlockError or FlagError if it is no right program.
+    Raises RuleError, BoundsError, RaceError, DeadlockError or FlagError for an invalid program.
     """
     _verify(kernel, spec)
     tensors = _sizes(kernel)
@@ -41,7 +41,7 @@ def task_us(
 ) -> float:
     """The profiler's Task Duration: launch, the slowest core, completion.
 
-    *reads_tiling* says whether its cores read a tiling from global memory before they begin.
+    *reads_tiling*: whether its cores read a tiling from global memory before they start.
     """
     split = kernel.block_dim, kernel.is_mix, reads_tiling
     launch_us = spec.launch_us(split, trace.code, icache)
@@ -51,7 +51,7 @@ def task_us(
 def compute(kernel: Kernel, spec: DeviceSpec, **inputs: Array) -> dict[str, Array]:
     """The outputs of *kernel*, by name, for these *inputs*; raises ValueError if they do not fit.
 
-    It is checked as `time` checks it.
+    It is checked in the same way as by `time`.
     """
     orders = _verify(kernel, spec)
     given = {name: TensorSpec(array.shape, array.dtype.name) for name, array in inputs.items()}
@@ -63,7 +63,7 @@ def compute(kernel: Kernel, spec: DeviceSpec, **inputs: Array) -> dict[str, Arra
     outputs = {name: allocate(name, of, True) for name, of in kernel.outputs.items()}
     tensors = [Operand(name, given[name], array).place() for name, array in inputs.items()]
     for name, nbytes in kernel.workspaces.items():
-        # What nobody has written must show when somebody reads it.
+        # Reading bytes that were never written must show.
         tensors.append(GlobalTensor(name, nbytes, np.full(nbytes, UNWRITTEN, np.uint8)))
     chip.compute(kernel.blocks, [*outputs.values(), *tensors], spec, orders)
     return {name: _values(outputs[name], of) for name, of in kernel.outputs.items()}

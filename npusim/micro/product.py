@@ -1,10 +1,10 @@
-"""A product of fp16 matrices on cube cores, each with a rectangle of the output as its own.
+"""A product of fp16 matrices on cube cores, each with a rectangle of the output.
 
 The kernel of the official examples (asc-devkit, examples/01_simd_cpp_api/05_best_practices/
 01_matrix_compute) and of the Matmul pages of the tuning guide (docs/zh/guide): x1 (m, k) and x2
-(n, k), or (k, n), both ND, become Nz on their way into L1, sums leave L0C as fp16 or fp32.
-Rectangles are whole base tiles, so the last ones may be smaller, or empty: 32 columns of tiles on 6
-columns of cores are 6, 6, 6, 6, 6 and 2.
+(n, k), or (k, n), both ND, are converted to Nz on their way into L1; sums leave L0C as fp16 or
+fp32. Rectangles are whole base tiles, so the last ones may be smaller, or empty: 32 columns of
+tiles on 6 columns of cores are 6, 6, 6, 6, 6 and 2.
 """
 
 from __future__ import annotations
@@ -48,34 +48,34 @@ class Rectangle(NamedTuple):
     columns: int
 
     def seen_from(self, row: int, column: int) -> Rectangle:
-        """The same, counted from another place than the first row and column."""
+        """The same rectangle relative to another origin."""
         return self._replace(row=self.row - row, column=self.column - column)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How a product is split, and what its kernel does beyond that."""
+    """How a product is split, and the options of its kernel."""
 
     tile: BaseTile
     grid: tuple[int, int] = (1, 1)
     """Cores over the rows and over the columns of the output."""
     l2_tiles: tuple[int, int] = (1, 1)
-    """Parts of the rows and of the columns that all cores share out one after the other."""
+    """Parts of the rows and of the columns that all cores share, one after the other."""
     unit_flag: bool = False
-    """Whether the fixpipe empties L0C behind the last Mmad."""
+    """Whether the fixpipe drains L0C right behind the last Mmad."""
     staggered: bool = False
-    """Whether each core begins with another piece of k."""
+    """Whether each core starts with another piece of k."""
     dtype: DType = FLOAT16
     """The type of the output."""
     transposed_b: bool = True
-    """Whether x2 is (n, k), not (k, n)."""
+    """Whether x2 is (n, k) rather than (k, n)."""
 
 
 def product(spec: DeviceSpec, shape: Shape, plan: Plan) -> Kernel:
     """`y (m, n) = x1 (m, k) @ x2` for *shape* (m, n, k).
 
-    Each core works along its rows of tiles first. Raises ValueError where the grid has more cores
-    than the chip, ProgramError where the tile does not fit into the buffers.
+    Each core works along its rows of tiles first. Raises ValueError if the grid has more cores than
+    the chip, ProgramError if the tile does not fit into the buffers.
     """
     m, n, k = shape
     kind, _ = cores_of(spec, "cube", plan.grid[0] * plan.grid[1])
@@ -98,7 +98,7 @@ def product(spec: DeviceSpec, shape: Shape, plan: Plan) -> Kernel:
 
 
 def _parts(m: int, n: int, plan: Plan) -> list[list[Rectangle]]:
-    """What each core has of every tile of the L2; cores that have nothing are left out."""
+    """The parts of every L2 tile on each core; cores without any are left out."""
     (l2_m, l2_n), (grid_m, grid_n) = plan.l2_tiles, plan.grid
     cores: dict[tuple[int, int], list[Rectangle]] = {}
     for top, height in _split(0, m, l2_m, plan.tile.m):
@@ -111,12 +111,12 @@ def _parts(m: int, n: int, plan: Plan) -> list[list[Rectangle]]:
 
 
 def _split(first: int, extent: int, parts: int, tile: int) -> Iterator[tuple[int, int]]:
-    """*extent* from *first* on in at most *parts* equal parts of whole *tile*, the last smaller."""
+    """*extent* from *first* in at most *parts* equal parts of whole *tile*, the last smaller."""
     return _tiles(first, extent, align_up(ceil_div(extent, parts), tile))
 
 
 def _tiles(first: int, extent: int, step: int) -> Iterator[tuple[int, int]]:
-    """*extent* from *first* on in pieces of *step*, the last one smaller."""
+    """*extent* from *first* in pieces of *step*, the last one smaller."""
     return ((first + start, width) for start, width in pieces(extent, step))
 
 
@@ -134,7 +134,7 @@ class ProductTiles:
         self.cube = Matmul(self.core, plan.tile, self.x1, self.x2, k, unit_flag=plan.unit_flag)
 
     def rectangles(self, parts: tuple[Rectangle, ...], first_k: int) -> Program:
-        """*parts* of the output, a base tile after the other; sums begin at *first_k*."""
+        """*parts* of the output, one base tile after another; sums start at *first_k*."""
         tile = self.plan.tile
         for part in parts:
             for row, m in _tiles(part.row, part.rows, tile.m):

@@ -1,12 +1,12 @@
-"""A matrix from ND to Nz by vector cores: rows are loaded into UB, blocks reordered, Nz stored.
+"""A matrix from ND to Nz by vector cores: load rows into UB, reorder blocks, store Nz.
 
 The kernel of the official example of bank conflicts (asc-devkit, examples/01_simd_cpp_api/
 05_best_practices/04_memory_access/bank_conflict_nd2nz): a repeat copies the eight blocks of a row
-to eight columns of blocks. These are *stride* blocks apart, all in one group of banks if that is a
-multiple of 16, each in another one if it is odd.
+to eight columns of blocks. These are *stride* blocks apart: all in one group of banks if that is a
+multiple of 16, each in a different one if it is odd.
 
-What the example leaves open is set here: tiles are shared out in order, a row of tiles after the
-other, and both sides are double buffered.
+What the example leaves open is chosen here: tiles are assigned in order, one row of tiles after
+another, and both sides are double buffered.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from npusim.micro.shares import cores_of, shares
 __all__ = ["TILE_COLUMNS", "reorder"]
 
 TILE_COLUMNS = 128
-"""What a repeat copies: eight blocks of fp16."""
+"""Columns that a repeat copies: eight blocks of fp16."""
 
 
 def reorder(spec: DeviceSpec, rows: int, columns: int, tile_rows: int, stride: int) -> Kernel:
-    """Turn a matrix of *rows* x *columns* fp16 into Nz, in tiles of *tile_rows* x 128.
+    """Convert a matrix of *rows* x *columns* fp16 to Nz, in tiles of *tile_rows* x 128.
 
-    Columns of blocks are *stride* blocks apart in UB. Raises ValueError where rows are no whole
-    fractals, columns no whole tiles, or columns of blocks overlap.
+    Columns of blocks are *stride* blocks apart in UB. Raises ValueError if rows are not whole
+    fractals, columns not whole tiles, or columns of blocks overlap.
     """
     if rows % FRACTAL_ROWS or columns % TILE_COLUMNS or stride < tile_rows:
         raise ValueError(
@@ -58,7 +58,7 @@ def reorder(spec: DeviceSpec, rows: int, columns: int, tile_rows: int, stride: i
 
 
 class ReorderTiles:
-    """The kernel of one core: a tile is loaded as rows and stored as columns of blocks."""
+    """The kernel of one core: loads a tile as rows and stores it as columns of blocks."""
 
     def __init__(
         self, spec: DeviceSpec, kind: str, rows: int, columns: int, tile_rows: int, stride: int
@@ -68,7 +68,7 @@ class ReorderTiles:
         width, blocks_n = c0(FLOAT16), columns // c0(FLOAT16)
         self.x = GmView.of("x", FLOAT16, rows, columns)
         self.y = GmView.of("y", FLOAT16, blocks_n, rows * width)
-        """Nz: a row of it is a column of blocks, `(rows, C0)`."""
+        """Nz: each of its rows is a column of blocks, `(rows, C0)`."""
         tile_bytes = FLOAT16.nbytes(tile_rows * TILE_COLUMNS)
         self.rows = self.builder.queue("ub", tile_bytes, "mte2", "vector", 2)
         nz_bytes = TILE_COLUMNS // width * stride * BLOCK_BYTES

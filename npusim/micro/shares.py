@@ -1,4 +1,4 @@
-"""How cores share work: even parts, and the kinds of core that take them."""
+"""How cores share work: equal parts, and the kind of core that takes them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["cores_of", "shares"]
 
 
 def shares(extent: int, cores: int, step: int = 1) -> list[tuple[int, int]]:
-    """Share *extent* out to *cores* in steps of *step*, evenly: `(start, width)` of each core.
+    """Divide *extent* among *cores* in steps of *step*, evenly: `(start, width)` of each core.
 
-    Cores that would get nothing are left out.
+    Cores without work are left out.
 
     >>> shares(100, 3, 16)
     [(0, 48), (48, 32), (80, 20)]
@@ -25,9 +25,9 @@ def shares(extent: int, cores: int, step: int = 1) -> list[tuple[int, int]]:
 
 
 def cores_of(spec: DeviceSpec, pipe: str, cores: int | None = None) -> tuple[str, int]:
-    """The kind of core with *pipe* that comes first, and how many of its *cores* take part.
+    """The first kind of core with *pipe*, and how many of its *cores* take part.
 
-    Raises ValueError if the chip does not have so many; all of them if *cores* is left out.
+    Raises ValueError if the chip has fewer; all of them if *cores* is None.
     """
     kind, core = next((kind, core) for kind, core in spec.cores.items() if pipe in core.pipes)
     count = core.count if cores is None else cores

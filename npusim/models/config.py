@@ -78,7 +78,7 @@ class _Family:
     experts: Callable[[_Reader], Experts] | None = None
     has_output_norms: bool = False
     is_tied: bool = False
-    """Whether the tables of words are one where the config says nothing."""
+    """Whether the tables of tokens are one where the config says nothing."""
 
 
 class _Reader:

@@ -86,7 +86,7 @@ class Shapes:
     has_output_norms: bool
     """Whether a layer divides what attention and products give by its root mean square too."""
     is_tied: bool
-    """Whether both ends share one table of words."""
+    """Whether both ends share one table of tokens."""
 
     @property
     def dense_layers(self) -> int:
@@ -114,5 +114,5 @@ class Shapes:
 
     @property
     def word_weights(self) -> int:
-        """Elements of the tables of words at both ends."""
+        """Elements of the tables of tokens at both ends."""
         return self.vocabulary * self.hidden * (1 if self.is_tied else 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from npusim import engines
 from npusim.data.errors import shown
 from npusim.data.integers import ceil_div
 from npusim.devices.schema import DeviceSpec
@@ -332,13 +333,24 @@ def _words(asked: Asked, section: str) -> tuple[str, ...]:
             "exchange": "experts on other cards",
             "mlp": "dense layers",
         }.get(section, "attention")
+        other = f"another quant{_engines_with(asked, section)}"
         raise ModelError(
             f"models: {asked.engine.name} must have kernels of {what} for the weights, but has "
-            f"them for {known}, not {asked.quant}; take another quant or engine, or give it "
+            f"them for {known}, not {asked.quant}; take {other}, or give it "
             f"kernels.{section}.{asked.quant} in a file that extends it"
         )
     found: tuple[str, ...] = lists[asked.quant]
     return found
+
+
+def _engines_with(asked: Asked, section: str) -> str:
+    """The shipped engines that have kernels of *section* for the weights, as another choice."""
+    found = [
+        name
+        for name in engines.names()
+        if asked.quant in getattr(engines.load(name).kernels, section)
+    ]
+    return f" or the engine {' or '.join(found)}" if found else ""
 
 
 def _section(name: str, listed: tuple[str, ...], times: int, rank: Rank) -> Section:

@@ -1,13 +1,13 @@
 """The operators, one module or folder each, named after the torch_npu function.
 
 An operator's module declares it: `OPERATOR = Operator(torch=..., support=..., contract=...,
-tile=..., build=..., oracle=...)`, see :class:`Operator`; or, in the folder ``families``, as one
-row of several that a kernel serves. `torch` says how torch calls it, and so which parameters it
-has; the rows of `support` say which types go together on which product line, `contract` holds a
-call against what else must hold and returns a :class:`Problem`, `tile` splits it over cores and
-buffers as the vendor's kernel does and returns a :class:`Plan`, `build` writes the programs, and
-`oracle` computes the result on whole arrays in plain numpy; `kernel_type` is CANN's name of the
-kernel. To add an operator, add its module: nothing else lists it.
+tile=..., build=..., oracle=...)`, see :class:`Operator`; or, in the folder ``families``, as one of
+several rows served by one kernel. `torch` says how torch calls it, and so which parameters it has;
+the rows of `support` say which types go together on which product line; `contract` checks all other
+conditions of a call and returns a :class:`Problem`; `tile` splits it over cores and buffers as the
+vendor's kernel does and returns a :class:`Plan`; `build` writes the programs; and `oracle` computes
+the result on whole arrays in plain numpy. `kernel_type` is CANN's name of the kernel. To add an
+operator, add its module: nothing else lists it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
+from importlib.resources import files
 from pkgutil import iter_modules
 
 from npusim import published
@@ -58,11 +59,11 @@ __all__ = [
 
 
 NOT_BUILT = {"npu_prompt_flash_attention": "PromptFlashAttention"}
-"""Operators of torch_npu whose kernels are not simulated; another one takes such calls too."""
+"""Operators of torch_npu that are not simulated; another operator accepts such calls too."""
 LIKENESS = 0.7
-"""Share of letters in common, after difflib, from which on a name is taken for a misspelling."""
+"""Share of common letters, as difflib computes it, above which a name counts as misspelled."""
 FAMILIES = "families"
-"""The folder of those that share kernels."""
+"""The folder of operators that share kernels."""
 
 
 @cache
@@ -73,7 +74,7 @@ def names() -> tuple[str, ...]:
 
 @cache
 def _modules() -> frozenset[str]:
-    """The operators that have their own module."""
+    """The operators that have a module."""
     found = (module.name for module in iter_modules(__path__))
     return frozenset(name for name in found if not name.startswith("_") and name != FAMILIES)
 
@@ -101,24 +102,45 @@ def load(name: str) -> Operator:
 
 
 def _described(name: object) -> str:
-    """*name*, which is no operator here, what torch_npu has of it, and what to do."""
+    """What torch_npu has under *name*, which is no operator here, and what to do."""
     if not isinstance(name, str):
         return f"{shown(name)}; npusim ops lists them all"
     near = get_close_matches(name, names(), n=1, cutoff=LIKENESS)
+    if name in under_torch():
+        return f"{name}, which {_under_torch(name)}"
     if name in published.operators():
         hint = f"the closest one that is: {near[0]}" if near else "npusim ops lists them all"
         return f"{name}, which torch_npu has and npusim does not simulate; {hint}"
     if near:
         return f"{shown(name)}; did you mean {near[0]}?"
     if meant := get_close_matches(name, published.operators(), n=1, cutoff=LIKENESS):
-        return f"{shown(name)}; torch_npu has {meant[0]}, which npusim does not simulate"
+        is_there = meant[0] in under_torch()
+        what = _under_torch(meant[0]) if is_there else "npusim does not simulate"
+        return f"{shown(name)}; torch_npu has {meant[0]}, which {what}"
     if name[:1].isupper():
         return f"{shown(name)}; for a model run npusim model with its config.json"
     return f"{shown(name)}, which is no operator of torch_npu either; npusim ops lists them all"
 
 
+@cache
+def under_torch() -> frozenset[str]:
+    """Functions of torch_npu that scripts alone can call, by npusim.torch: no operators here."""
+    return frozenset((files(__name__) / "under_torch.txt").read_text(encoding="utf-8").split())
+
+
+OF_SEVERAL_CARDS = ("all_gather", "all_reduce", "distribute", "reduce_scatter")
+"""What the names of those have in them that are called on several cards at once."""
+
+
+def _under_torch(name: str) -> str:
+    """That scripts alone can call function *name*, and how such a script is run."""
+    starts = "torchrun --nproc-per-node 2" if any(each in name for each in OF_SEVERAL_CARDS) else ""
+    command = f"{starts or 'python'} -m npusim.torch SCRIPT.py"
+    return f"npusim has under PyTorch alone; call it in a script and run {command}"
+
+
 def in_place_of(name: str) -> str:
-    """What to call in place of operator *name*, one of `NOT_BUILT`."""
+    """What to call instead of operator *name*, one of `NOT_BUILT`."""
     return (
         f"call npu_fused_infer_attention_score on Atlas A2 or A3, whose kernels are not "
         f"{NOT_BUILT[name]}, with scale for scale_value, and take the first of its two outputs"

@@ -1,8 +1,8 @@
 """The attributes of a call: each must be of the type that the operator's schema gives it.
 
-This is the one place that checks types. It takes a numpy scalar for Python's, a one-dimensional
-array for a list, and a dtype of torch or numpy for its name. Which values are supported is for
-the contract to say, and which names there are, for its refusals list them.
+All type checks are here. Accepts a numpy scalar for a Python one, a one-dimensional array for a
+list, and a dtype of torch or numpy for its name. Which values are supported, and which names exist,
+is left to the contract, whose refusals list them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Kind", "KindError", "in_words", "kinds_of", "one", "value_of"]
 
 
 class KindError(ValueError):
-    """A value is not of its type: the text says what must hold, what came and what to do."""
+    """A value is not of its type: the message gives the rule, the value and the remedy."""
 
     def __init__(self, must: str, came: str, remedy: str) -> None:
         super().__init__(f"{must}, not {came}; {remedy}")
@@ -30,18 +30,18 @@ class KindError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A type that schemas give to attributes."""
+    """A type of attributes in schemas."""
 
     singular: str
     plural: str
     remedy: str
     examples: tuple[object, object]
     types: tuple[type, ...]
-    """What is taken; a bool is no integer."""
+    """Accepted types; a bool is not an integer."""
     make: Callable[[Any], Any]
-    """Python's own of it."""
+    """Converts to a plain Python value."""
     is_name: bool = False
-    """Whether the contract refuses what is not taken, as it does unknown names: it lists them."""
+    """Whether the contract refuses other types, as it does unknown names, since it lists them."""
 
     def takes(self, value: object) -> bool:
         """Whether *value* is of this type."""
@@ -94,7 +94,7 @@ def in_words(parameter: Parameter) -> str:
 
 
 def value_of(parameter: Parameter, value: object) -> object:
-    """*value* as Python's own of the type of attribute *parameter*; raises KindError."""
+    """*value* as a plain Python value of the type of attribute *parameter*; raises KindError."""
     kinds, name = kinds_of(parameter), parameter.name
     if not kinds or value is parameter.default or (value is None and parameter.may_be_none):
         return value
@@ -112,7 +112,7 @@ def value_of(parameter: Parameter, value: object) -> object:
 
 
 def one(name: str, value: object, *kinds: Kind) -> Any:
-    """*value* as Python's own of the first of *kinds* that takes it; raises KindError."""
+    """*value* as a plain Python value of the first of *kinds* that accepts it; raises KindError."""
     kind = next((each for each in kinds if each.takes(value)), None)
     if kind is None and any(each.is_name for each in kinds):
         return value
@@ -125,9 +125,9 @@ def one(name: str, value: object, *kinds: Kind) -> Any:
 
 
 def _dtype_word(value: Any) -> object:
-    """The name of a dtype of torch or of numpy; anything else as it is."""
+    """The name of a dtype of torch or of numpy; anything else unchanged."""
     kind = type(value)
-    # torch itself is not imported: npusim does without it.
+    # torch itself is not imported, since npusim works without it.
     if (kind.__module__, kind.__name__) == ("torch", "dtype"):
         return str(value).removeprefix("torch.")
     if isinstance(value, np.dtype):

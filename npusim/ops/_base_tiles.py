@@ -1,9 +1,9 @@
 """The tiles of MatMulV3's base kernel: how it splits a product over cores and buffers.
 
 Source: ops-nn@e5c3fa9 matmul/mat_mul_v3, matmul_v3_base_tiling.cpp and matmul_v3_l2_cache.cpp; for
-the tiles of the L2 also the golden tiling of its unit tests for 8192 cubed, where the order of the
-search, and what an unfriendly row is, are assumed. Left out, so that such shapes are split by rule
-too: the runtime knowledge base.
+the L2 tiles also the golden tiling of its unit tests for 8192 cubed; the order of the search, and
+what counts as an unfriendly row, are assumed. The runtime knowledge base is left out, so shapes in
+it are split by rule too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from npusim.kernel.tiles import whole_steps
 
 
 class Factors(Protocol):
-    """What of a problem decides its tiles."""
+    """The properties of a problem that decide its tiles."""
 
     @property
     def product(self) -> Product: ...
@@ -31,7 +31,7 @@ Block = tuple[int, int]
 """Rows and columns."""
 
 K_BYTES = 128
-"""k of a piece in L0, at most."""
+"""Most bytes of k of a piece in L0."""
 FULL_BLOCK = 128 * 256
 """Elements of a large block."""
 LARGE = 12 * 256
@@ -39,16 +39,16 @@ LARGE = 12 * 256
 PIECE_BYTES = 32768
 """Half of L0A or L0B."""
 BIAS_BYTES = 1024
-"""What a bias takes of L1."""
+"""Bytes of L1 that a bias occupies."""
 USUAL = 4, 6
-"""Blocks of a tile, downwards and along, of products that need no cut."""
+"""Blocks of an L2 tile, along m and along n, for products that need no cut."""
 SHARE = 100, 192
-"""How much of the L2 a tile may take: 100 of 192 MiB."""
+"""Share of the L2 that a tile may use: 100 of 192 MiB."""
 LINE_BYTES = 512
 
 
 def diagonal_tiles(spec: DeviceSpec, p: Factors) -> CubeTiles:
-    """Blocks of one size, dealt out to the cores along the diagonals of L2 tiles."""
+    """Blocks of one size, assigned to the cores along the diagonals of L2 tiles."""
     core, pr = spec.cores["aic"], p.product
     block = base_block(core, p)
     base_k = longest_k(p, block, K_BYTES * 8 // pr.element.bits)
@@ -84,7 +84,7 @@ def base_block(core: Core, p: Factors) -> Block:
     if blocks < cores or pr.m < 256 or pr.n < 256:
         bm, bn = _fitted(core, *_small_block(core, p))
     elif (bm, bn) == (128, 256) and not pr.transposed_a and waves < 4:
-        # Whole waves: as many rows of blocks as the cores can take at a time.
+        # Whole waves: as many rows of blocks as the cores can compute at a time.
         rows = waves * cores // (ceil_div(pr.n, bn) * pr.matrices)
         bm = align_up(ceil_div(pr.m, rows), 16)
     elif (bm, bn) == (128, 256) and not pr.transposed_a and pr.m <= 672:
@@ -93,11 +93,11 @@ def base_block(core: Core, p: Factors) -> Block:
 
 
 def _batch_block(p: Product) -> Block:
-    """Of several matrices, of many rows and few columns: as BatchMatMulV3 splits them.
+    """For several matrices with many rows and few columns: as BatchMatMulV3 splits them.
 
-    Even shares of at most 512 rows, or of half as many where a block then loads less for what it
-    makes (ops-nn@e5c3fa9 batch_mat_mul_v3, batch_mat_mul_v3_base_tiling.cpp). That fewer rows,
-    which it splits anew as well, are split as one matrix is assumed.
+    Equal shares of at most 512 rows, or of half as many if a block then loads less for its output
+    (ops-nn@e5c3fa9 batch_mat_mul_v3, batch_mat_mul_v3_base_tiling.cpp). That fewer rows, which it
+    also splits anew, are split like one matrix is assumed.
     """
     columns = align_up(p.n, 16)
     blocks = []
@@ -109,7 +109,7 @@ def _batch_block(p: Product) -> Block:
 
 
 def _large_block(p: Factors) -> Block:
-    """The block for many: 128 x 256, or the other way round if that loads less."""
+    """For many blocks: 128 x 256, or the other way round if that loads less."""
     pr = p.product
     if pr.transposed_a == pr.transposed_b:
         is_tall = pr.transposed_a
@@ -119,18 +119,18 @@ def _large_block(p: Factors) -> Block:
         tall = ceil_div(pr.m, 256) * pr.n + ceil_div(pr.n, 128) * pr.m
         is_tall = tall < ceil_div(pr.m, 128) * pr.n + ceil_div(pr.n, 256) * pr.m
     else:
-        # Where one axis is large it is the longer one.
+        # If one axis is large, it gets the longer side.
         is_tall = pr.m > pr.n
     return (256, 128) if is_tall else (128, 256)
 
 
 def _small_block(core: Core, p: Factors) -> Block:
-    """For few blocks: the pair with the least sum of rows and columns a wave."""
+    """For few blocks: the pair with the smallest sum of rows and columns per wave."""
     pr = p.product
     cores = max(1, core.count // pr.matrices)
 
     def share(extent: int, others: int, most: int) -> int:
-        """What a core gets of *extent* where *others* blocks already occupy some."""
+        """A core's share of *extent* if *others* blocks already occupy some cores."""
         return min(align_up(max(1, extent // max(1, cores // others)), 16), most)
 
     pairs = []
@@ -144,7 +144,7 @@ def _small_block(core: Core, p: Factors) -> Block:
         for n, max_m in ((256, 128), (128, 128), (512, 64)):
             n = min(n, align_up(pr.n, 16))
             pairs.append((share(pr.m, ceil_div(pr.n, n), max_m), n))
-    # L0 takes 16 of k of at most 512 rows; the bias table has room for 256 columns.
+    # L0 holds 16 of k for at most 512 rows; the bias table has room for 256 columns.
     most_n = 256 if p.bias else 512
     fitting = [(m, n) for m, n in pairs if n <= most_n and 4 * m * n <= (core.l0c_bytes or 0)]
 
@@ -152,12 +152,12 @@ def _small_block(core: Core, p: Factors) -> Block:
         blocks = ceil_div(pr.m, pair[0]) * ceil_div(pr.n, pair[1])
         return sum(pair) * ceil_div(blocks, cores)
 
-    # An L0C too small for any of them is found when buffers are claimed.
+    # If L0C is too small for any of them, claiming the buffers reports it.
     return min(fitting or pairs, key=cost)
 
 
 def _fitted(core: Core, bm: int, bn: int) -> Block:
-    """Sides between 128 and 256 give way until the block fits L0C."""
+    """Reduce sides between 128 and 256 until the block fits L0C."""
     room = (core.l0c_bytes or 0) // 4
     if 128 < bm < 256:
         bn = min(bn, 128)
@@ -167,7 +167,7 @@ def _fitted(core: Core, bm: int, bn: int) -> Block:
 
 
 def _is_middling(p: Factors, block: Block) -> bool:
-    """Sizes for which the vendor halves the step: multiples of 256, k no power of two."""
+    """Sizes for which the vendor halves the step: multiples of 256, with k not a power of two."""
     pr = p.product
     if min(pr.m, pr.n) < 768 or any(extent % 256 for extent in (pr.m, pr.n, pr.k)):
         return False
@@ -175,11 +175,11 @@ def _is_middling(p: Factors, block: Block) -> bool:
     return is_full and bool(pr.k & (pr.k - 1)) and bool(pr.m % 16384) and bool(pr.n % 16384)
 
 
-# ---- what fills L1 and L0 ----
+# ---- steps in L1 and L0 ----
 
 
 def longest_k(p: Factors, block: tuple[int, int], most: int) -> int:
-    """How much of k, at most *most*, half of L0 holds of the longer side of *block*."""
+    """The most k, up to *most*, that half of L0 holds for the longer side of *block*."""
     size = p.product.element.bits // 8
     base = most
     while base > 16 and base * max(block) * size > PIECE_BYTES:
@@ -188,16 +188,16 @@ def longest_k(p: Factors, block: tuple[int, int], most: int) -> int:
 
 
 def l0c_depth(core: Core, p: Factors, block: tuple[int, int]) -> int:
-    """Blocks in L0C at a time: two where they, and their columns of bias, fit."""
+    """Blocks in L0C at a time: two if they, and their columns of bias, fit."""
     bm, bn = block
     fits = 2 * 4 * bm * bn <= (core.l0c_bytes or 0)
     return 2 if fits and (not p.bias or bn <= 128) else 1
 
 
 def _steps(core: Core, p: Factors, block: tuple[int, int], base_k: int) -> tuple[int, int]:
-    """Pieces of k that one load copies to L1, of x1 and of x2; L1 holds twice as many."""
+    """Pieces of k per load into L1, of x1 and of x2; L1 holds twice as many."""
     size = p.product.element.bits // 8
-    # The kernel is of the cube alone, so the 256 bytes of messages with vector cores are free.
+    # The kernel uses cube cores only, so the 256 bytes for messages with vector cores are free.
     room_bytes = (core.l1_bytes or 0) - (BIAS_BYTES if p.bias else 0)
     a, b = pieces_in_l1(core, block, base_k * size, room_bytes)
     most = ceil_div(p.product.k, base_k)
@@ -206,10 +206,10 @@ def _steps(core: Core, p: Factors, block: tuple[int, int], base_k: int) -> tuple
 
 
 def pieces_in_l1(core: Core, block: Block, row_bytes: int, room_bytes: int) -> tuple[int, int]:
-    """Pieces of rows of *row_bytes* in half of L1 each, but in all no more than *room_bytes*.
+    """Pieces of rows of *row_bytes* in half of L1 each, but in total at most *room_bytes*.
 
-    Where they are more, the smaller side of *block* gives way. At least two of each: an L1 too
-    small for that is found when buffers are claimed.
+    If there are more, the smaller side of *block* gets fewer. At least two of each: claiming the
+    buffers reports an L1 that is too small for that.
     """
     bm, bn = block
     a, b = (max(2, (core.l1_bytes or 0) // 2 // (base * row_bytes)) for base in block)
@@ -231,10 +231,11 @@ def _whole_rows(step: int, row_bytes: int) -> int:
 
 
 def _l2_tile(spec: DeviceSpec, p: Product, block: tuple[int, int]) -> tuple[int, int]:
-    """Blocks of a tile, downwards and along.
+    """Blocks of an L2 tile, along m and along n.
 
-    Pairs are tried from one block a core down; a pair counts if it fits and if its last tiles keep
-    the cores busy, and replaces the one before unless more cores would share a row or a column.
+    Pairs are tried from one block per core downwards; a pair counts if it fits and its last tiles
+    keep the cores busy, and replaces the previous one unless more cores would share a row or a
+    column.
     """
     (bm, bn), cores = block, spec.cores["aic"].count
     blocks_m, blocks_n = ceil_div(p.m, bm), ceil_div(p.n, bn)
@@ -260,7 +261,7 @@ def _l2_tile(spec: DeviceSpec, p: Product, block: tuple[int, int]) -> tuple[int,
 
 
 def _nbytes(p: Product, rows: int, columns: int) -> int:
-    """x1, x2 and the output of a tile."""
+    """Bytes of x1, x2 and the output of a tile."""
     rows, columns = min(rows, p.m), min(columns, p.n)
     return p.element.nbytes(rows * p.k + p.k * columns + rows * columns)
 
@@ -271,11 +272,11 @@ def _last(blocks: int, step: int) -> int:
 
 
 def _sharing(cores: int, blocks: int, step: int) -> int:
-    """How many cores share a row or a column, in whichever tile more of them do."""
+    """How many cores share a row or a column, in the tile where most do."""
     return ceil_div(cores, min(step, _last(blocks, step)))
 
 
 def _has_whole_lines(p: Product) -> bool:
-    """Whether the rows of both matrices, as they lie in memory, are whole lines of 512 bytes."""
+    """Whether the rows of both matrices in memory are whole lines of 512 bytes."""
     inner = (p.m if p.transposed_a else p.k), (p.k if p.transposed_b else p.n)
     return all(p.element.nbytes(extent) % LINE_BYTES == 0 for extent in inner)

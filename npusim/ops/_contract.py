@@ -1,7 +1,7 @@
-"""What operators share when they check their arguments, and say what is wrong with them.
+"""Checks of arguments shared by operators, and the messages of refusals.
 
-A check asks for each argument by its name: `contract.operand("x")`. What it may be stands in the
-rows of support, see :mod:`npusim.ops._support`; code is left for what ties arguments together.
+A check requests each argument by its name: `contract.operand("x")`. What it may be is in the rows
+of support, see :mod:`npusim.ops._support`; code is only needed for conditions between arguments.
 
 Messages have the form *operator: what must hold, not what came; what to do*, and carry the code
 that CANN returns (op-plugin and ops-nn: 161001 for a missing tensor, 161002 for a wrong one).
@@ -54,19 +54,19 @@ from npusim.ops._support import (
 __all__ = ["MAX_RANK", "Contract", "listed", "warnings_given"]
 
 CASTABLE = (FLOAT32, FLOAT16, BFLOAT16, INT8, INT32)
-"""What npu_format_cast takes, on some product line, of up to so many dimensions."""
+"""Types that npu_format_cast accepts, on some product line."""
 MAX_CAST_RANK = 6
 
 
 ARGUMENT: Final = object()
-"""Stands for the argument of that name."""
+"""Default that stands for the argument of that name."""
 
 
 _warnings = 0
 
 
 def warnings_given() -> int:
-    """How often a contract has warned in this process."""
+    """How many warnings contracts have given in this process."""
     return _warnings
 
 
@@ -77,9 +77,9 @@ class Contract:
     op: str
     spec: DeviceSpec
     names: Mapping[str, str] = field(default_factory=dict)
-    """Parameter, as refusals call it -> the operator's name of it, where that is another one."""
+    """Parameter, as refusals call it -> the operator's name of it, if they differ."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Those of the call, by name; all are there."""
+    """The arguments of the call, by name, without gaps."""
     support: tuple[Row, ...] = ()
     """The operator's rows, on all product lines."""
     _narrowing: Narrowing = field(init=False)
@@ -90,7 +90,7 @@ class Contract:
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """The rows of support that fit what has been asked for so far; one at least."""
+        """The rows of support that fit everything requested so far; at least one."""
         return self._narrowing.left
 
     def when(self, name: str) -> str:
@@ -107,9 +107,9 @@ class Contract:
         return self.arguments[name]
 
     def require_series(self, elsewhere: str, unsimulated: tuple[str, ...] = ()) -> None:
-        """Refuse a product line that no row of support is on; *elsewhere* says what to do there.
+        """Refuse a product line without a row of support; *elsewhere* says what to do there.
 
-        Those that are *unsimulated* have a kernel, of which npusim knows no more.
+        Those in *unsimulated* have a kernel that npusim does not simulate.
         """
         has = tuple(s for s in EVERYWHERE if any(s in row.on for row in self.support))
         is_known = self.spec.series in unsimulated
@@ -122,7 +122,7 @@ class Contract:
         )
 
     def require_types(self, attributes: tuple[Parameter, ...]) -> None:
-        """Refuse an argument that is not of the type of its attribute."""
+        """Refuse an argument that does not have the type of its attribute."""
         for attribute in attributes:
             try:
                 value_of(attribute, self.arguments[attribute.name])
@@ -130,13 +130,13 @@ class Contract:
                 self.fail(str(error))
 
     def require_presence(self, tensors: tuple[str, ...]) -> None:
-        """Refuse what nobody asked for of *tensors*: given where no row takes it, or lacking."""
+        """Check the *tensors* that were not requested: given though no row has them, or missing."""
         for name in tensors:
             if self.rows and name not in self._narrowing.names:
                 self._presence(name, is_out=_is_left_out(self.arguments[name]))
 
     def fail(self, text: str, code: Code = Code.INVALID_PARAMETER) -> NoReturn:
-        """Refuse: *text* says what must hold, what came, and what to do."""
+        """Refuse the call; *text* gives the rule, the value and the remedy."""
         raise OpError(code, f"{self.op}: {self._in_own_names(text)}")
 
     def _in_own_names(self, text: str) -> str:
@@ -165,23 +165,23 @@ class Contract:
         remedy: str,
         code: Code = Code.INVALID_PARAMETER,
     ) -> None:
-        """Refuse *operand* unless it has one of *shapes*; *when* says what asks for them."""
+        """Refuse *operand* unless it has one of *shapes*; *when* is the reason for them."""
         wanted = listed(tuple(map(str, dict.fromkeys(shapes))))
         text = f"{operand.name} must have shape {wanted}{when}, not {operand.shape}; {remedy}"
         self.require(operand.shape in shapes, text, code)
 
     def warn(self, text: str) -> None:
-        """Say that the document excludes what is taken: *text*, at the line that called npusim."""
+        """Warn, at the line that called npusim, that the vendor's document excludes the call."""
         global _warnings
         _warnings += 1
         own = self._in_own_names(text)
         warn(f"{self.op}: {own}", DocumentWarning, stacklevel=callers_level())
 
     def operand(self, name: str, value: object = ARGUMENT) -> Operand:
-        """A required tensor of one of its types with at most eight dimensions, row after row.
+        """A required tensor of one of its types, in ND, with at most eight dimensions.
 
-        A view is made contiguous first, which takes launches of their own: see
-        :mod:`npusim.run.views`. *value* is in place of the argument, or a part of it.
+        A view is first made contiguous by separate launches: see :mod:`npusim.run.views`. *value*
+        replaces the argument, or is a part of it.
         """
         found = self._supported(name, self.value(name) if value is ARGUMENT else value)
         if not found.spec.transposed:
@@ -191,10 +191,9 @@ class Contract:
     def matrix(self, name: str, value: object = ARGUMENT) -> Operand:
         """A required tensor of one of its types and layouts with at least two dimensions.
 
-        An array whose last two dimensions lie in memory the other way round is taken as a
-        transposed one, see :func:`npusim.data.tensor.is_transposed`; a TensorSpec that is only a
-        row or a column is what its array would be. The array of an operand in FRACTAL_NZ is its
-        storage.
+        An array whose last two dimensions are swapped in memory counts as transposed, see
+        :func:`npusim.data.tensor.is_transposed`; a TensorSpec of a single row or column is treated
+        like an array. The array of an operand in FRACTAL_NZ is its storage.
         """
         value = self.value(name) if value is ARGUMENT else value
         found = self._supported(name, value, is_matrix=True)
@@ -212,7 +211,7 @@ class Contract:
         )
 
     def _supported(self, name: str, value: object, *, is_matrix: bool = False) -> Operand:
-        """*value* as a tensor that a row of support takes, which keeps the rows that do."""
+        """*value* as a tensor that a row of support accepts; narrows the rows to those that do."""
         narrowing, of = self._narrowing, _in_table(name)
         if value is not None:
             self._presence(of, is_out=False)
@@ -238,14 +237,14 @@ class Contract:
         return found
 
     def _narrowed(self, admitted: Callable[[tuple[Row, ...], str], object], name: str) -> str:
-        """What decides what *admitted* says of *name*; nothing if that is so in all rows."""
+        """What decides the result of *admitted* for *name*; empty if all rows agree."""
         now = admitted(self._narrowing.left, name)
         if all(admitted((row,), name) == now for row in self.support):
             return ""
         return self._narrowing.when(lambda rows: admitted(rows, name))
 
     def _presence(self, name: str, *, is_out: bool) -> None:
-        """Refuse None or a tensor as *name* where no row that is left takes that."""
+        """Refuse None or a tensor as *name* if no remaining row accepts it."""
         narrowing = self._narrowing
         narrowing.names.add(name)
         fact = Fact(name, "left out" if is_out else "given")
@@ -259,7 +258,7 @@ class Contract:
     def _tensor(
         self, name: str, value: object, dtypes: tuple[DType, ...], when: Callable[[], str]
     ) -> Operand:
-        """*value* in whichever layout: an array, a Tensor or a TensorSpec of one of *dtypes*."""
+        """*value* in any layout: an array, a Tensor or a TensorSpec of one of *dtypes*."""
         self.require(
             value is not None,
             f"{name} must be given, not None; pass a tensor",
@@ -308,7 +307,7 @@ class Contract:
         )
 
     def optional(self, name: str, value: object = ARGUMENT) -> Operand | None:
-        """A tensor that may be None, where a row of support says so."""
+        """A tensor that may be None if a row of support says so."""
         value = self.value(name) if value is ARGUMENT else value
         if value is None:
             self._presence(name, is_out=True)
@@ -316,22 +315,22 @@ class Contract:
         return self.operand(name, value)
 
     def operands(self, name: str) -> tuple[Operand, ...]:
-        """A list of tensors, each as :meth:`operand` takes one."""
+        """A list of tensors, each as for :meth:`operand`."""
         return self._list(name, self.operand)
 
     def matrices(self, name: str) -> tuple[Operand, ...]:
-        """A list of tensors, each as :meth:`matrix` takes one."""
+        """A list of tensors, each as for :meth:`matrix`."""
         return self._list(name, self.matrix)
 
     def optional_operands(self, name: str) -> tuple[Operand, ...]:
-        """A list of tensors that may be None or empty; empty where it is left out."""
+        """A list of tensors that may be None or empty; an empty tuple if it is left out."""
         if _is_left_out(self.value(name)):
             self._presence(name, is_out=True)
             return ()
         return self.operands(name)
 
     def _list(self, name: str, take: Callable[[str, Any], Operand]) -> tuple[Operand, ...]:
-        """Each tensor of a list as *take* does it, and as many as a row of support takes."""
+        """Each tensor of a list through *take*, at most as many as a row of support accepts."""
         found = tuple(take(own, value) for own, value in self.tensors(name))
         most = lengths_of(self.rows, name)
         if len(found) > most:
@@ -343,9 +342,9 @@ class Contract:
         return found
 
     def tensors(self, name: str) -> list[tuple[str, Any]]:
-        """A list of tensors, each with its own name; one tensor is a list of it.
+        """A list of tensors, each with its name; a single tensor is a list of one.
 
-        A list of several names each by its place, as in `x[1]`.
+        In a list of several, names have an index, as in `x[1]`.
         """
         value = self.value(name)
         self.require(
@@ -365,18 +364,18 @@ class Contract:
         return [(f"{name}[{place}]", one) for place, one in enumerate(value)]
 
     def integer(self, name: str) -> int:
-        """An attribute that is a whole number, one of the rows of support if they list some."""
+        """An integer attribute, one of those in the rows of support if they list any."""
         return int(self.one_of(name, self.whole(name, self.value(name))))
 
     def whole(self, name: str, value: object) -> int:
-        """*value* as a whole number of 64 bits; *name* is what refusals call it."""
+        """*value* as a 64-bit integer; refusals call it *name*."""
         try:
             return int(one(name, value, KINDS["int"]))
         except KindError as error:
             self.fail(str(error))
 
     def axis(self, name: str, of: Operand) -> int:
-        """An attribute that is a dimension of *of*, counted from the first."""
+        """An attribute that is a dimension of *of*, as a non-negative index."""
         rank, axis = len(of.shape), self.integer(name)
         self.require(
             -rank <= axis < rank,
@@ -394,7 +393,7 @@ class Contract:
         of: str = "",
         remedy: str = "a card would read elsewhere: correct them",
     ) -> tuple[int, ...] | None:
-        """*values* of the tensor called *name*, if there are any: each names one of *what*."""
+        """*values* of the tensor called *name*, if available: each must be an index of *what*."""
         if values is None:
             return None
         for number in map(int, (values.min(), values.max()) if values.size else ()):
@@ -406,11 +405,11 @@ class Contract:
         return tuple(values.ravel().tolist())
 
     def boolean(self, name: str) -> bool:
-        """An attribute that is true or false, as the rows of support have it."""
+        """A boolean attribute, as the rows of support allow."""
         return bool(self.one_of(name, self.value(name)))
 
     def choice(self, name: str, choices: tuple[str, ...] | None = None) -> str:
-        """An attribute that is one of a few names: *choices*, or those of the rows of support."""
+        """An attribute with one of a few names: *choices*, or those in the rows of support."""
         value = self.value(name)
         if choices is None:
             return str(self.one_of(name, value))
@@ -420,7 +419,7 @@ class Contract:
         return value
 
     def one_of(self, name: str, value: object) -> Any:
-        """*value* of attribute *name* if a row of support has it; anything if none lists values."""
+        """*value* of attribute *name* if a row of support lists it, or if none lists values."""
         narrowing = self._narrowing
         values = values_of(narrowing.left, name)
         if values is None or not narrowing.left:
@@ -439,7 +438,7 @@ def _listed_types(dtypes: tuple[DType, ...]) -> str:
 
 
 def _is_left_out(value: object) -> bool:
-    """Whether *value*, a tensor or a list of them, is none: an empty list is like None."""
+    """Whether *value*, a tensor or a list of them, is absent: an empty list counts as None."""
     return value is None or (isinstance(value, list | tuple) and not value)
 
 

@@ -1,8 +1,8 @@
-"""Float rows as digits: whole numbers of int8 or int4, whose products the cube sums up exactly.
+"""Float rows split into int8 or int4 digits, whose products the cube sums exactly.
 
 A row, divided by its largest magnitude, is in [-1, 1]. It is multiplied by a factor and rounded to
-a whole number, the first digit; what is left over is multiplied by the next factor and rounded to
-the second digit, and so on (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2 op_kernel,
+an integer, the first digit; the remainder is multiplied by the next factor and rounded to the
+second digit, and so on (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2 op_kernel,
 *_msd_split_k.h; ops-transformer@c29bc10 gmm/grouped_matmul/op_kernel,
 grouped_matmul_antiquant_a16w8_msd.h).
 """
@@ -38,19 +38,19 @@ F32 = np.float32
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """The type of digits, and the factor of each."""
+    """The type of the digits, and the factor of each."""
 
     dtype: DType
     factors: tuple[float, ...]
 
     @property
     def terms(self) -> int:
-        """How many digits an element has."""
+        """Number of digits per element."""
         return len(self.factors)
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """What each digit is multiplied by to undo its factors, in float32."""
+        """The factor of each digit that undoes its scaling, in float32."""
         product, found = F32(1), []
         for factor in self.factors:
             product = product * F32(factor)
@@ -72,20 +72,20 @@ FOUR_BITS = Scheme(INT4, (7.49, 14.98, 14.98))
 
 
 def away(values: Array) -> Array:
-    """float32 rounded to whole numbers, ties away from zero (CAST_ROUND)."""
+    """float32 rounded to integers, ties away from zero (CAST_ROUND)."""
     exact = values.astype(np.float64)
     return np.asarray((np.trunc(exact + np.copysign(0.5, exact)) + 0.0).astype(F32))
 
 
 def fitted(values: Array) -> Array:
-    """Whole float32 values as the cube gets them: fitted into int8, NaN becomes 0."""
+    """Integral float32 values as the cube receives them: saturated to int8, with NaN as 0."""
     return np.asarray(np.clip(np.where(np.isnan(values), 0, values), -128, 127).astype(np.int64))
 
 
 def pair_sum(values: Array) -> Array:
-    """Neighbours added, then neighbours of the sums, ...: `(..., 2^j)` to `(..., 1)`.
+    """Add neighbours, then neighbouring sums, and so on: `(..., 2^j)` to `(..., 1)`.
 
-    BlockReduceSum adds 8 elements so, and two of them add 64 (asc-devkit, ReduceDataBlock.md).
+    BlockReduceSum adds 8 elements this way, and two of them 64 (asc-devkit, ReduceDataBlock.md).
     """
     while values.shape[-1] > 1:
         values = values[..., 0::2] + values[..., 1::2]
@@ -96,7 +96,7 @@ def pair_sum(values: Array) -> Array:
 
 
 class DigitRows:
-    """The buffers of a vector core for planes of rows, and how it writes their digits."""
+    """Buffers of a vector core for planes of rows, and the steps that write their digits."""
 
     def __init__(
         self,
@@ -109,29 +109,29 @@ class DigitRows:
     ) -> None:
         """Claim room for *max_rows* x *columns*, a multiple of 64.
 
-        *whole* is how digits are cast, which are whole numbers already.
+        *whole* is the rounding mode of the cast to digits, which are already integers.
         """
         self.core, self.scheme, self.whole = core, scheme, whole
         size = max_rows * columns
         self.x_in = core.vecin(x, size)
         self._plane, self._work = core.tile(FLOAT32, size), core.tile(FLOAT32, size)
-        # A block for each row also finds room here, before there are halves.
+        # One block per row also fits here, before it is used for halves.
         self._half = core.tile(FLOAT16, max(size, BLOCK_BYTES // 2 * align_up(max_rows, 8)))
         self.digits_out = core.vecout(scheme.dtype, size)
 
     def work(self, plane: Plane) -> Plane:
-        """A second plane of the same size; everything here but `divide` writes into it."""
+        """A second plane of the same size; everything here except `divide` writes to it."""
         return Plane(self._work, plane.rows, plane.columns)
 
     def store_digit(self, plane: Plane, digit: GmView) -> Plane:
-        """Round *plane*, ties away from zero, and store it; returns the rounded plane.
+        """Round *plane*, ties away from zero, and store it; return the rounded plane.
 
-        Rows of *digit* are those of the plane, or one row is all of them: see `load`.
+        Rows of *digit* are those of the plane, or one row contains all of them: see `load`.
         """
         core, size = self.core, plane.rows * plane.columns
         rounded, half = self.work(plane), self._half[:size]
         core.cast(rounded.whole(), plane.whole(), "round")
-        # There is no cast from float32 to int8 or int4: by way of fp16, exact for digits.
+        # There is no cast from float32 to int8 or int4: through fp16, which is exact for digits.
         core.cast(half, rounded.whole(), self.whole)
         tile = self.digits_out.alloc()
         core.cast(tile[:size], half, self.whole)
@@ -141,7 +141,7 @@ class DigitRows:
     def split(self, plane: Plane, *digits: GmView, first: float | str | None = None) -> None:
         """Store the digits of rows in [-1, 1], each digit to its view.
 
-        *first* is a factor, or a register that has it, in place of the first one of the scheme.
+        *first* is a factor, or the register with it, that replaces the first one of the scheme.
         """
         core, whole = self.core, plane.whole()
         # d1 = round(q F1); rest = q F1 - d1; d2 = round(rest F2); and so on
@@ -156,19 +156,19 @@ class DigitRows:
 def reduce_by_halves(core: VectorCore, op: BinaryOp, dst: Plane, src: Plane, count: int) -> Plane:
     """Reduce the first *count* vectors of 64 of each row: lower half `op` upper half, repeatedly.
 
-    With an odd count the last vector is kept for the next round. Returns *dst*, or *src* if there
-    is but one vector; its first vectors are the result. They may be the same.
+    With an odd count the last vector is carried to the next round. Returns *dst*, or *src* if there
+    is only one vector; its first vectors are the result. Both may be the same plane.
     """
     while count > 1:
         half = count // 2
         if src.rows <= half:
-            # A micro-op a row.
+            # One micro-op per row.
             width = half * REPEAT
             for row in range(src.rows):
                 lower, upper = src.row(row, width), src.row(row).at(width, width)
                 core.emit(Binary(op, dst.row(row, width), lower, upper))
         else:
-            # A micro-op for each vector of 64, all rows at once.
+            # One micro-op for each vector of 64, for all rows at once.
             for index in range(half):
                 lower, upper = src.chunk(index), src.chunk(half + index)
                 core.emit(*in_reach(Binary(op, dst.chunk(index), lower, upper)))
@@ -180,9 +180,9 @@ def reduce_by_halves(core: VectorCore, op: BinaryOp, dst: Plane, src: Plane, cou
 
 
 class DigitSplitter(DigitRows):
-    """Rows that are divided by their largest magnitudes, and what else becomes of them.
+    """Rows divided by their largest magnitudes and split into digits, with their sums.
 
-    Values of rows (largest magnitudes, sums) are given back with `store_values`.
+    Values of rows (largest magnitudes, sums) are released by `store_values`.
     """
 
     def __init__(
@@ -197,13 +197,13 @@ class DigitSplitter(DigitRows):
     ) -> None:
         """Claim room for *max_rows* x *columns*, a multiple of 64.
 
-        *loads_ahead* says whether x of the next plane is loaded as soon as that of this one has
-        been widened, or only when `split` is done.
+        *loads_ahead* says whether x of the next plane is loaded as soon as the present one has been
+        widened, or only after `split`.
         """
         super().__init__(core, x, scheme, max_rows, columns)
         self.columns, self.loads_ahead = columns, loads_ahead
         self._held: list[Local] = []
-        """x of the plane under way, if the next one is not to be loaded yet."""
+        """x of the present plane, while the next one may not be loaded yet."""
         self.values_out = core.vecout(FLOAT32, align_up(max_rows, 8), depth=2)
 
     def write(
@@ -215,10 +215,10 @@ class DigitSplitter(DigitRows):
         sums: GmView | None,
         *digits: GmView,
     ) -> None:
-        """Write the digits of *x*, a plane of *rows* rows, and two values of each row.
+        """Write the digits of *x*, a plane of *rows* rows, and two values per row.
 
-        Sums are those of x itself, so they come before the division, and with *sums_first* also
-        before the largest magnitudes.
+        Sums are those of x itself, so they precede the division, and with *sums_first* also the
+        largest magnitudes.
         """
         # (rows, columns) fp16 or bf16 -> fp32
         plane = self.load(x, rows)
@@ -233,9 +233,9 @@ class DigitSplitter(DigitRows):
         self.split(plane, *digits)
 
     def load(self, x: GmView, rows: int) -> Plane:
-        """*x* as a plane of *rows* rows in float32, each filled up with zeros.
+        """Load *x* as a plane of *rows* rows in float32, each padded with zeros.
 
-        A row of *x* is a row of the plane, or one row of *x* is all of them in one burst.
+        A row of *x* is a row of the plane, or one row of *x* contains all of them in one burst.
         """
         core, columns = self.core, self.columns
         size, count = rows * columns, x.rows * x.columns // rows
@@ -266,11 +266,11 @@ class DigitSplitter(DigitRows):
         return self.reduce("sum", self.add_halves(plane, len(plane.chunks)))
 
     def add_halves(self, plane: Plane, count: int) -> Plane:
-        """The first *count* vectors of 64 of each row added up: see `reduce_by_halves`."""
+        """The sum of the first *count* vectors of 64 of each row: see `reduce_by_halves`."""
         return reduce_by_halves(self.core, "add", self.work(plane), plane, count)
 
     def reduce(self, op: Literal["sum", "max"], plane: Plane, into: Local | None = None) -> Local:
-        """One value of the first 64 of each row, by neighbours, in *into* if not None."""
+        """One value from the first 64 of each row, by neighbours, written to *into* unless None."""
         core = self.core
         # (rows, 64) -> (rows, 8) -> (rows,)
         partial = self._half.as_dtype(FLOAT32, 8 * plane.rows)
@@ -281,13 +281,13 @@ class DigitSplitter(DigitRows):
         return values
 
     def store_values(self, values: Local, view: GmView) -> None:
-        """Store a value of each row and give its tile back."""
+        """Store one value per row and release its tile."""
         self.core.store_rows(self.values_out, values, view)
 
     def divide(self, plane: Plane, values: Local) -> None:
-        """Divide each row by its value, while *values* has not been stored."""
+        """Divide each row by its value, before *values* is stored."""
         count = align_up(plane.rows, 8)
-        # (rows,) -> (rows, 8), a block for each row
+        # (rows,) -> (rows, 8), one block per row
         blocks = self._half.as_dtype(FLOAT32, 8 * count)
         spread_rows(self.core, blocks, values[:count])
         by_column(self.core, "div", plane, blocks)

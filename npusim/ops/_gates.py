@@ -1,4 +1,4 @@
-"""What gates share: sums in their order, softmax or sigmoid of a row, and groups of experts."""
+"""Steps shared by gates: sums in the kernels' order, softmax or sigmoid, and groups of experts."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from npusim.ops import _vocabulary as ops
 from npusim.ops._sorting import WORDS_OF_A_PAIR, List, Sorter, padded
 
 FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
-"""What tokens are made of (ops-transformer@c29bc10, moe: for A2 and A3)."""
+"""Types of tokens (ops-transformer@c29bc10, moe: for A2 and A3)."""
 NOTHING = float("-inf")
-"""The key of what fills a list up."""
+"""The key of padding in a list."""
 TOTAL, LARGEST, PART, START = "total", "largest", "part", "start"
-"""Registers; START also with a number behind it."""
+"""Registers; START also with a number appended."""
 
 
 class Scores:
-    """What a row of up to *most* elements of *dtype*, float32 or float16, is normalised with."""
+    """Normalises rows of up to *most* elements of *dtype*, float32 or float16."""
 
     def __init__(self, core: VectorCore, most: int, dtype: DType = FLOAT32) -> None:
         self.core, self.dtype = core, dtype
@@ -36,10 +36,11 @@ class Scores:
         self.divisor = core.tile(dtype, most)
 
     def total(self, values: Local) -> None:
-        """The sum of *values* `(n,)` to the register TOTAL.
+        """Sum *values* `(n,)` into the register TOTAL.
 
-        ReduceSum of a count of elements: a tree in each repeat, and one repeat after the other
-        (asc-devkit, ReduceSum.md). Assumed: that the scalar unit adds up those of several repeats.
+        ReduceSum over a count of elements: a tree within each repeat, then repeat after repeat
+        (asc-devkit, ReduceSum.md). That the scalar unit adds the sums of several repeats is
+        assumed.
         """
         core, lanes = self.core, self.lanes
         whole = values.count // lanes
@@ -47,7 +48,7 @@ class Scores:
         if whole:
             core.emit(WholeReduce("sum", self.partial[:whole], values[: whole * lanes]))
         if rest := values.count - whole * lanes:
-            # A result begins at a block: that of the rest has another one.
+            # A result must begin at a block, so that of the rest goes to another one.
             parts.append(self.largest.as_dtype(self.dtype, 1))
             core.emit(WholeReduce("sum", parts[-1], values.at(whole * lanes, rest)))
         core.sync("vector", "scalar")
@@ -59,7 +60,7 @@ class Scores:
         core.sync("scalar", "vector")
 
     def sigmoid(self, dst: Local, values: Local) -> None:
-        """`1 / (exp(values * -1) + 1)` to *dst*; *values* `(n,)` is overwritten."""
+        """Write `1 / (exp(values * -1) + 1)` to *dst*; *values* `(n,)` is overwritten."""
         core, ones = self.core, self.divisor[: values.count]
         core.mul(values, values, -1.0)
         core.exp(values, values)
@@ -68,14 +69,14 @@ class Scores:
         core.div(dst, ones, values)
 
     def softmax(self, dst: Local, values: Local) -> None:
-        """`e * (1 / sum(e))` with `e = exp(values - max(values))` to *dst*."""
+        """Write `e * (1 / sum(e))` with `e = exp(values - max(values))` to *dst*."""
         self.exponential(values, values)
         self.total(values)
         self.core.alu("f32_div", TOTAL, 1.0, TOTAL)
         self.core.mul(dst, values, TOTAL)
 
     def exponential(self, values: Local, wide: Local) -> None:
-        """`exp(values - max(values))` in place; *wide* has the same elements as float32."""
+        """Compute `exp(values - max(values))` in place; *wide* has the same elements as float32."""
         core = self.core
         self.reduction.find_largest(self.largest, wide)
         core.sync("vector", "scalar")
@@ -87,7 +88,7 @@ class Scores:
         core.exp(values, values)
 
     def divide_by_total(self, values: Local, epsilon: float | None = None) -> None:
-        """*values* `(n,)` divided by their sum, and *epsilon* on top of it if it is given."""
+        """Divide *values* `(n,)` by their sum, plus *epsilon* if given."""
         core, divisor = self.core, self.divisor[: values.count]
         self.total(values)
         if epsilon is not None:
@@ -98,7 +99,7 @@ class Scores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Each core has a run of rows, which it goes through one at a time."""
+    """Each core has a contiguous run of rows, processed one at a time."""
 
     rows_per_core: int
 
@@ -108,26 +109,26 @@ class Plan(ops.Plan):
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """*count* groups of *experts* each, of which the *kept* best may be chosen from."""
+    """*count* groups of *experts* each, of which the *kept* best remain candidates."""
 
     count: int
     kept: int
     experts: int
     sums_two: bool
-    """Whether a group counts by the sum of its two largest keys, in place of the largest."""
+    """Whether a group is ranked by the sum of its two largest keys instead of the largest."""
 
     @property
     def lanes(self) -> int:
-        """Keys that are sorted, with what fills each group up."""
+        """Keys to sort, including the padding of each group."""
         return self.count * padded(self.experts)
 
 
 class GroupChoice:
-    """The best groups of a row, whose lists are merged in rising order of the groups.
+    """The best groups of a row, whose lists are merged in ascending order of the groups.
 
-    ops-transformer@c29bc10 moe/moe_gating_top_k/op_kernel. Assumed: that the groups kept are put
-    into rising order by sorting them once more, that of five, nine and so on three lists are merged
-    and then two, and that the list of an only group is looked up word by word.
+    ops-transformer@c29bc10 moe/moe_gating_top_k/op_kernel. Assumed: the selected groups are sorted
+    again into ascending order; with five, nine, ... of them three lists are merged and then two;
+    and the list of a single group is gathered word by word.
     """
 
     def __init__(self, core: VectorCore, groups: Groups, sorter: Sorter) -> None:
@@ -138,13 +139,13 @@ class GroupChoice:
         self.scores, self.numbers = core.tile(FLOAT32, lanes), core.tile(INT32, lanes)
         self.order, self.found = core.tile(FLOAT32, kept), core.tile(INT32, kept)
         self.only: tuple[Local, Local] | None = None
-        """Where the words of a list are, and of that of the only group that is kept."""
+        """Offsets of the words of a list, and of those of the only group selected."""
         if groups.kept == 1:
             words = WORDS_OF_A_PAIR * groups.experts
             self.only = core.tile(INT32, words), core.tile(INT32, words)
 
     def write_tables(self) -> None:
-        """The indices of the groups, and what fills lists up."""
+        """Write the indices of the groups, and the padding of lists."""
         count_up(self.core, self.numbers)
         self.core.duplicate(self.scores, NOTHING)
         self.core.duplicate(self.order, NOTHING)
@@ -153,12 +154,12 @@ class GroupChoice:
             count_up(self.core, self.only[0], 0, INT32.nbytes(1))
 
     def keep_best(self, lists: list[List]) -> None:
-        """Merge those of *lists*, one of each group, whose groups are kept."""
+        """Merge those of *lists*, one per group, whose groups are selected."""
         groups, core, each = self.groups, self.core, padded(self.groups.experts)
         assert [start for start, _ in lists] == [*range(0, each * groups.count, each)]
         self._score()
         self.own.sort(self.scores, self.numbers)
-        # (kept,) of int32, the best group first -> in rising order
+        # (kept,) of int32, the best group first -> in ascending order
         found, order = self.found[: groups.kept], self.order[: groups.kept]
         self.own.take_indices(found)
         core.cast(order, found)
@@ -179,7 +180,7 @@ class GroupChoice:
         self.sorter.merge([starts])
 
     def _take_only(self, places: Local, moved: Local) -> None:
-        """The list of the only group that is kept; MrgSort takes no list alone."""
+        """Gather the list of the only group selected; MrgSort does not accept a single list."""
         groups, core = self.groups, self.core
         pair_bytes = INT32.nbytes(WORDS_OF_A_PAIR)
         core.get_value(START, self.found[:1])
@@ -205,7 +206,7 @@ class GroupChoice:
 
 
 def row_sums(x: Array) -> Array:
-    """Neighbours onto neighbours in 256 bytes of a row, then one such sum after the other."""
+    """Sums of neighbours within 256 bytes of a row as a tree, then one such sum after another."""
     lanes = REPEAT_BYTES // x.itemsize
     total: Array | None = None
     for start in range(0, x.shape[1], lanes):
@@ -220,5 +221,5 @@ def row_sums(x: Array) -> Array:
 
 
 def descending(ranks: Array) -> Array:
-    """The places of *ranks* from the largest on, of equal ones the first one first."""
+    """Indices of *ranks* in descending order, with the first of equal ones first."""
     return np.argsort(-ranks, axis=-1, kind="stable")

@@ -1,13 +1,13 @@
-"""Rows of tables, one for each index: what embedding and index_select have in common (GatherV2).
+"""Rows of tables gathered by index, shared by embedding and index_select (GatherV2).
 
 Indices are loaded by the thousand, the scalar unit reads one after the other, and each row is a
-its own copy: from the table in global memory, or from the copy of it in the unified buffer.
-Rows of whole blocks are stored in one burst for as many as half of the buffer holds. A row that is
-no whole blocks is its whole blocks and, once more, the block that ends where it ends.
+separate copy: from the table in global memory, or from its copy in the unified buffer. Rows of
+whole blocks are stored in one burst for as many as half of the buffer holds. Other rows are copied
+as their whole blocks plus the block that ends where the row ends.
 
-gather_v2.py of CANN 8.1.RC1, and of the tiling gather_v2.cc, the library of 2022. Assumed: that
-this last block is loaded by itself, and that the scalar unit puts rows shorter than a block next to
-each other, also those of several tables.
+gather_v2.py of CANN 8.1.RC1, and for the tiling gather_v2.cc of the 2022 library. Assumed: this
+last block is loaded separately, and the scalar unit packs rows shorter than a block next to each
+other, also those of several tables.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from npusim.ops import _vocabulary as ops
 
 TYPES = (FLOAT32, FLOAT16, BFLOAT16, INT8, UINT8, INT32, INT64)
 TYPES_310P = tuple(dtype for dtype in TYPES if dtype is not BFLOAT16)
-"""What a table may hold."""
+"""Types of a table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem(ops.Problem):
     """A checked call: the table is `(rows, row_bytes)` bytes, the result `(count, row_bytes)`.
 
-    There may be several tables, one behind the other, from each of which the same rows are taken.
+    There may be several tables, one after the other, from each of which the same rows are taken.
     """
 
     name: str = "embedding"
-    """The operator."""
+    """Name of the operator."""
     rows: int
     row_bytes: int
     count: int
-    """Rows of the result: indices, for each table."""
+    """Rows of the result: the indices, for each table."""
     tables: int = 1
     index_type: DType
     indices: tuple[int, ...] | None
@@ -57,7 +57,7 @@ class Problem(ops.Problem):
 
     @property
     def index_count(self) -> int:
-        """Indices."""
+        """Number of indices."""
         return self.count // max(1, self.tables)
 
     @property
@@ -66,7 +66,7 @@ class Problem(ops.Problem):
         return self.tables * self.rows * self.row_bytes
 
     def row_of(self, number: int) -> int:
-        """Which row of the tables becomes row *number* of the result."""
+        """The row of the tables that becomes row *number* of the result."""
         table, place = divmod(number, self.index_count)
         row = place % self.rows if self.indices is None else self.indices[place]
         return table * self.rows + row
@@ -77,9 +77,9 @@ class Problem(ops.Problem):
 Template = Literal["short", "short_table", "whole", "whole_table", "ragged", "pieces"]
 
 KEPT_BYTES = 2048
-"""Bytes of the unified buffer that are left alone (gather_v2.cc)."""
+"""Bytes of the unified buffer that are not used (gather_v2.cc)."""
 TABLE_BYTES = 100 * 1024
-"""The longest table that a core keeps in its buffer (the same file)."""
+"""The longest table that a core holds in its buffer (the same file)."""
 
 REASONS: dict[Template, str] = {
     "short": "rows shorter than a block of 32 bytes",
@@ -97,13 +97,13 @@ class Plan(ops.Plan):
 
     template: Template
     runs_of_core: tuple[tuple[range, ...], ...]
-    """The numbers of the indices of each core."""
+    """The positions of the indices of each core."""
     indices_per_load: int
     rows_per_store: int
     piece_bytes: int
-    """The most of a row that is copied at a time, whole blocks."""
+    """Most bytes of a row that are copied at a time, in whole blocks."""
     depth: int
-    """Buffers for what is stored at a time."""
+    """Depth of the output buffer."""
 
     @property
     def keeps_table(self) -> bool:
@@ -112,12 +112,12 @@ class Plan(ops.Plan):
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Half of the buffer is for indices, half for rows; what is left over goes to the first cores.
+    """Half of the buffer holds indices, half rows; remaining indices go to the first cores.
 
-    gather_v2.cc, modes 1 to 6. Modes 7 and 13, which keep the table in L1, do as 3 and 1 here
-    (vector cores of A2 and A3 have no L1; of the AI cores of 310P it is assumed). Assumed: that
-    rows shorter than a block are dealt out so that each core has a block of the result, and that
-    rows which are stored one by one pass two buffers in turn where these fit.
+    gather_v2.cc, modes 1 to 6. Modes 7 and 13, which hold the table in L1, act like 3 and 1 here
+    (vector cores of A2 and A3 have no L1; assumed for the AI cores of 310P). Assumed: rows shorter
+    than a block are distributed so that each core has a block of the result, and rows that are
+    stored one by one alternate between two buffers if these fit.
     """
     template = _template(spec, p)
     room = spec.cores[spec.vector_kinds[0]].usable_bytes("ub") - KEPT_BYTES
@@ -148,7 +148,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 
 def _runs(count: int, cores: int, core: int) -> tuple[range, ...]:
-    """Equally many indices for each core, and one of those left over for the first ones."""
+    """Equally many indices for each core, and one of the remaining ones for the first cores."""
     each, left = divmod(count, cores)
     last = cores * each + core
     return range(core * each, (core + 1) * each), range(last, last + (core < left))
@@ -173,7 +173,7 @@ INDEX, BYTE = "index", "byte"
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """One block a core, each with its own program: indices differ."""
+    """One block per core, each with its own program, since indices differ."""
     blocks: list[Block] = []
     for core, runs in enumerate(plan.runs_of_core):
         kernel = Gather(VectorCore(p.name, spec), p, plan)
@@ -197,7 +197,7 @@ class Gather:
         self.held = core.tile(UINT8, p.table_bytes) if plan.keeps_table else None
         """The table."""
         self.brought = core.tiles(UINT8, BLOCK_BYTES, "mte2", "scalar")
-        """A row shorter than a block, on its way to its place."""
+        """A row shorter than a block, before it is moved to its place."""
         nbytes = min(plan.rows_per_store, most) * p.row_bytes
         if plan.rows_per_store == 1:
             nbytes = plan.piece_bytes
@@ -211,7 +211,7 @@ class Gather:
         core.claim_tails("scalar")
 
     def program(self, runs: tuple[range, ...]) -> Program:
-        """The rows whose numbers *runs* have."""
+        """Gather the rows at the positions *runs*."""
         if self.held is not None:
             table = GmView.vector(self.table.name, UINT8, self.p.table_bytes)
             self.core.fill(self.held, table)
@@ -233,7 +233,7 @@ class Gather:
         return self.core.build()
 
     def _by_table(self, run: range) -> Iterator[range]:
-        """The parts of *run* that are of one table each."""
+        """The parts of *run* that belong to one table each."""
         start, each = run.start, self.p.index_count
         while start < run.stop:
             stop = min(run.stop, (start // each + 1) * each)
@@ -241,8 +241,8 @@ class Gather:
             start = stop
 
     def _store_short_rows(self, run: range) -> None:
-        """Rows *run* of the result, shorter than a block: those of several tables together, since
-        what is stored has a block at least."""
+        """Rows *run* of the result, shorter than a block: those of several tables together, since a
+        store has at least one block."""
         for first, count in pieces(len(run), self.plan.rows_per_store):
             numbers, place = run[first : first + count], 0
             tile = self.rows.alloc()
@@ -258,12 +258,12 @@ class Gather:
             self.core.store(self.rows, tile, self._burst(numbers))
 
     def _burst(self, numbers: range) -> GmView:
-        """Rows *numbers* of the result, as they follow each other."""
+        """Rows *numbers* of the result, which are contiguous."""
         together = self.output[numbers.start : numbers.stop, :]
         return GmView("output", UINT8, 1, together.nbytes, 0, together.offset_bytes)
 
     def _store_rows(self, listed: Local, start: int, numbers: range) -> None:
-        """Rows *numbers* of the result, whose indices are in *listed* from number *start* on."""
+        """Store rows *numbers* of the result, with indices in *listed* from position *start* on."""
         if self.plan.template in ("ragged", "pieces"):
             self._read_index(listed, start)
             self._copy_row(numbers.start)
@@ -285,7 +285,7 @@ class Gather:
         self.core.get_value(INDEX, listed[place : place + 1])
 
     def _take_row(self, tile: Local, place: int, row: int) -> None:
-        """*row* of the table becomes row number *place* of *tile*."""
+        """Copy *row* of the table to row *place* of *tile*."""
         core, nbytes, template = self.core, self.p.row_bytes, self.plan.template
         dst = tile[place * nbytes : (place + 1) * nbytes]
         if self.held is None:
@@ -304,12 +304,12 @@ class Gather:
             self._copy_bytes(dst, src)
 
     def _copy_bytes(self, dst: Local, src: Local) -> None:
-        """A row shorter than a block, by the scalar unit."""
+        """Copy a row shorter than a block by the scalar unit."""
         copy = ScalarLoad(BYTE, src[:1], 1), ScalarStore(dst[:1], BYTE, 1)
         self.core.emit(ScalarLoop(self.p.row_bytes, copy))
 
     def _copy_row(self, number: int) -> None:
-        """Row *number* of the result, by itself."""
+        """Copy row *number* of the result separately."""
         src, dst = self.table.row(self.p.row_of(number)), self.output.row(number)
         for parts in self._copies():
             tile, places, at = self.rows.alloc(), [], 0
@@ -325,7 +325,7 @@ class Gather:
             self.rows.free(tile)
 
     def _copies(self) -> list[list[tuple[int, int]]]:
-        """The parts of a row, `(start, bytes)`, those together that pass the buffer together."""
+        """The parts of a row, `(start, bytes)`, grouped by those that share the buffer."""
         row_bytes, most = self.p.row_bytes, self.plan.piece_bytes
         parts = list(pieces(align_down(row_bytes, BLOCK_BYTES), most))
         if row_bytes % BLOCK_BYTES:

@@ -1,12 +1,12 @@
-"""int8 rows times int4 weights: each int8 is written as two int4, whose products are joined.
+"""int8 rows times int4 weights: each int8 is split into two int4, whose products are joined.
 
 .. code-block:: text
 
     x = 16 hi + lo + 8,   hi = floor(x / 16),   lo = (x & 15) - 8        both in [-8, 7]
 
 The cube multiplies int4 by int4. Row m of x becomes rows 2m, hi, and 2m + 1, lo; the fixpipe scales
-the sums of both and rounds them to float16, group of k after group, each added in float16 to what
-is there already. Vector cores then join them to 16 hi + lo. The 8 is in the row that the caller
+the sums of both and rounds them to float16, one group of k after another, each added in float16 to
+the output so far. Vector cores then join them to 16 hi + lo. The 8 is in the row that the caller
 adds: 8 times the sum of each column of the weight, scaled.
 
 ops-nn@e5c3fa9 matmul/quant_batch_matmul_v4/op_kernel, quant_batch_matmul_v4_msd.h;
@@ -52,10 +52,10 @@ __all__ = [
 ]
 
 FILLED, READ = 0, 1
-"""Flags between a cube core and its vector cores: a block is in the workspace; it was read."""
+"""Flags between a cube core and its vector cores: the workspace has a block; it was read."""
 MAX_ROW = 29576
-"""Elements of a row that the unified buffer holds with all that becomes of it (ops-nn@e5c3fa9
-quant_batch_matmul_v4, the tiling of msd)."""
+"""Elements of a row that the unified buffer holds together with its intermediate results
+(ops-nn@e5c3fa9 quant_batch_matmul_v4, the tiling of msd)."""
 LOW_BITS = 0x0F0F
 """The lower four bits of two int8."""
 
@@ -63,7 +63,7 @@ LOW_BITS = 0x0F0F
 
 
 def digits_of(m: int, k: int) -> GmView:
-    """The workspace of the digits of *m* rows: `(2 m, k)` int4, high digits in even rows."""
+    """The workspace for the digits of *m* rows: `(2 m, k)` int4, high digits in even rows."""
     return GmView.of("digits", INT4, 2 * m, k)
 
 
@@ -87,9 +87,10 @@ class DigitSplitter:
         events: tuple[int, int],
         add_up: Callable[[int], None] | None = None,
     ) -> Step:
-        """Every core writes the digits of every so many rows of *x* `(m, k)`, and may *add_up*.
+        """Every core writes the digits of its share of the rows of *x* `(m, k)`, and may *add_up*.
 
-        Then all wait for each other by the first of *events*, and set the second for cube cores.
+        Then all wait for each other by the first of *events*, and set the second one for cube
+        cores.
         """
         core, digits = self.core, digits_of(x.rows, x.columns)
 
@@ -106,14 +107,14 @@ class DigitSplitter:
         return Step(split, (number,), number, np.full(cores, order))
 
     def _row(self, x: GmView, digits: GmView) -> None:
-        """*x* `(1, k)` to *digits* `(2, k)`."""
+        """Write *x* `(1, k)` to *digits* `(2, k)`."""
         core, k = self.core, x.columns
         loaded, half = core.load_rows(self.x_in, x), self.half[:k]
         # (k,) int8 -> fp16, / 16 exactly, rounded down to int4
         core.cast(half, loaded[:k], "none")
         core.mul(half, half, 1 / 16)
         self._store(half, digits[:1, :], floor=True)
-        # The lower four bits, two elements at a time in whole repeats: 0 ... 15, minus 8.
+        # The lower four bits, two elements at a time in full repeats: 0 ... 15, minus 8.
         pairs = align_up(k, REPEAT_BYTES) // 2
         low = self.low.as_dtype(INT16, pairs)
         mask = replace(self.mask, count=pairs, repeat_stride=0)
@@ -135,7 +136,7 @@ class DigitSplitter:
 class ScaledGroups:
     """Blocks of `(rows, k) @ (k, columns)`: `C = f16(C + f16(f32(sum of a group) x scale))`.
 
-    The first group of k is stored, the others are added where it lies, ascending.
+    The first group of k is stored, the others are added in place, in ascending order.
     """
 
     def __init__(
@@ -165,8 +166,8 @@ class ScaledGroups:
     ) -> None:
         """Write *sums* `(rows, columns)` of *a* and *b*, tiles with all of k.
 
-        They are tiles of *matrices*, or of those that were known from the start. *scale* is
-        `(groups, columns)`. With *waits* the workspace has been filled before: what was there must
+        They are tiles of *matrices*, or of those given to the constructor. *scale* is `(groups,
+        columns)`. *waits* means that the workspace was filled before, and its contents must first
         have been read.
         """
         of_a, of_b = matrices or (self.a, self.b)
@@ -197,7 +198,7 @@ class ScaledGroups:
         is_last: bool,
         _: tuple[GmMatrix, GmMatrix],
     ) -> None:
-        """*sums* `(rows, columns)`: scaled ones of one group, stored, or added to what is there."""
+        """Scale the *sums* `(rows, columns)` of one group, and store or add them."""
         total = self._cube.multiply(a.extent, b.extent, a.k)
         words = self._scales.load(scale)
         if waits:
@@ -209,9 +210,9 @@ class ScaledGroups:
 
 
 class GroupRuns:
-    """Products of groups of k, several out of one load of both operands.
+    """Products of groups of k, several per load of both operands.
 
-    L1 holds two loads, L0 two groups, L0C the sums of one.
+    L1 holds two loads, L0 two groups, and L0C the sums of one.
     """
 
     def __init__(
@@ -222,7 +223,7 @@ class GroupRuns:
         group_k: int,
         groups: int,
     ) -> None:
-        """Blocks of so many rows and columns; *groups* of *group_k* a load."""
+        """Claim buffers for blocks of that many rows and columns; *groups* of *group_k* a load."""
         self.core, self.group_k, self.k = core, group_k, groups * group_k
         (m, n), (a, b) = block, operands
         self._sides = [(each, core.l1_queue(each, x, self.k)) for each, x in ((a, m), (b, n))]
@@ -230,10 +231,10 @@ class GroupRuns:
         self._sums = core.l0c_queue(INT32, m, n)
 
     def run(self, m: int, n: int) -> Iterator[Local]:
-        """The int32 sums of (m, k) times (k, n), a group after the other, in L0C.
+        """The int32 sums of (m, k) times (k, n), one group after another, in L0C.
 
-        The operands are those where their names of global memory begin. Give the sums back with
-        `free` when the fixpipe has read them.
+        The operands are at the start of their names of global memory. Release the sums by `free`
+        when the fixpipe has read them.
         """
         pieces = []
         for (matrix, queue), extent in zip(self._sides, (m, n), strict=True):
@@ -253,11 +254,11 @@ class GroupRuns:
             queue.free(piece.tile)
 
     def free(self, sums: Local) -> None:
-        """L0C has been read."""
+        """Release L0C, which has been read."""
         self._sums.free(sums)
 
 
-# ---- vector cores: sums to the output ----
+# ---- vector cores: from sums to the output ----
 
 
 class HalfSums:
@@ -286,13 +287,13 @@ class DigitSums:
         self.plane, self.work = (core.tile(FLOAT32, count) for _ in range(2))
 
     def work_like(self, plane: Plane) -> Plane:
-        """A plane of that size that nothing is kept in."""
+        """A scratch plane of that size."""
         return Plane(self.work, plane.rows, plane.columns)
 
     def take(self, sums: GmView) -> Plane:
         """`f32(lo) + f32(hi) * 16` of *sums* `(2 rows, columns)`, high digits in even rows."""
         core, rows, pitch = self.core, sums.rows // 2, sums.pitch
-        # A row of both: (rows, 2 x pitch), of which the first columns are high digits.
+        # One row for both: (rows, 2 x pitch), of which the first columns are high digits.
         both = GmView(sums.name, sums.dtype, rows, 2 * pitch, 2 * pitch, sums.offset_bytes)
         plane = Plane(self.plane, rows, align_up(sums.columns, REPEAT))
         work = self.work_like(plane)
@@ -322,10 +323,10 @@ class Epilogue:
         digits: bool,
         offset: bool,
     ) -> None:
-        """Room for so many rows and columns of the output.
+        """Claim room for that many rows and columns of the output.
 
         *digits* says whether a row of sums is two, of high and of low digits, and *offset* whether
-        an offset of each column is added.
+        an offset is added to each column.
         """
         rows, columns = block
         width = align_up(columns, REPEAT)
@@ -346,8 +347,8 @@ class Epilogue:
     ) -> None:
         """*output* `(rows, columns)`, *offset* `(columns,)`, *factors* `(rows,)`.
 
-        Two vector cores take turns with its chunks of rows, that with *turn* 0 begins. To sums of
-        digits the *product* of one vector of rows and one of columns may be added.
+        Two vector cores alternate over its chunks of rows, starting with the one of *turn* 0. For
+        sums of digits, the *product* of a vector of rows and a vector of columns may be added.
         """
         each = sums.rows // output.rows
         self.core.cross_core_wait_flag("group", "mte2", FILLED)
@@ -365,9 +366,9 @@ class Epilogue:
         factors: GmView,
         product: tuple[GmView, GmView] | None,
     ) -> None:
-        """Make some rows of *output*, whose sums are there."""
+        """Compute some rows of *output*, whose sums are available."""
         core = self.core
-        # fp32, rows filled up to whole repeats
+        # fp32, rows padded to whole repeats
         plane = self.sums.take(sums)
         if offset is not None:
             loaded = core.load_rows(self.offset_in, offset)
@@ -393,9 +394,9 @@ F32 = np.float32
 
 
 def unpacked(words: Array, turned: bool = False) -> Array:
-    """int4 in int8, of int32 that hold eight each, the lowest bits first, along the last axis.
+    """int4 as int8, from int32 with eight each, lowest bits first, along the last axis.
 
-    *turned*: along the one before it.
+    *turned*: along the second-last axis.
     """
     matrix = words.swapaxes(-1, -2) if turned else words
     nibbles = (matrix[..., None] >> np.arange(0, 32, 4, dtype=np.int32)) & 0xF
@@ -407,7 +408,7 @@ def unpacked(words: Array, turned: bool = False) -> Array:
 def scaled_groups(a: Array, b: Array, words: Array) -> Array:
     """float16 sums of `(m, k) @ (k, n)` int4: groups of k scaled by *words* `(groups, n)`.
 
-    Each group is rounded to float16, and so is every sum of groups, ascending.
+    Each group is rounded to float16, and so is every sum of groups, in ascending order.
     """
     groups = len(words)
     size = a.shape[-1] // groups

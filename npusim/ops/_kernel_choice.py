@@ -1,4 +1,4 @@
-"""Kernels by the names that callers ask for, and what is refused of them."""
+"""Kernels selected by name, and refusals of such a selection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEAVE_OUT = "leave it out to get the vendor's choice"
 def require_named(
     op: str, template: object, names: tuple[str, ...], *, arch: str, when: str = ""
 ) -> None:
-    """Refuse a *template* that is none of *names*, those of *arch*; None is the vendor's choice."""
+    """Refuse a *template* that is not in *names*, those of *arch*; None is the vendor's choice."""
     if template is None or (isinstance(template, str) and template in names):
         return
     line = "Atlas inference" if arch == "2002" else "Atlas A2 and Atlas A3"
@@ -27,7 +27,7 @@ def require_named(
 
 
 def require_able(op: str, template: str, unmet: Iterable[str]) -> None:
-    """Refuse a *template* of which some needs are *unmet*: they say what must hold."""
+    """Refuse a *template* with *unmet* conditions, which say what must hold."""
     for need in unmet:
         raise OpError(
             Code.INVALID_PARAMETER,

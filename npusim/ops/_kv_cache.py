@@ -1,17 +1,16 @@
-"""Writes of keys and values into a paged cache, which two functions of torch_npu have in common.
+"""Writing keys and values to a paged cache, shared by two functions of torch_npu.
 
-A cache has pages, called blocks, of *block_size* tokens each; a slot is a token's place,
-``block * block_size + offset``. Tokens whose slot is negative are left out. Nothing is computed:
-values come out as they went in.
+A cache has pages, called blocks, of *block_size* tokens each; a slot is the position of a token,
+``block * block_size + offset``. Tokens with a negative slot are skipped. Nothing is computed:
+values are copied unchanged.
 
-The scalar unit reads a token's slot from global memory, then mte2 brings the token into the buffer
-and mte3 takes it to its slot. Few tokens go one after the other, key before value, through one
-buffer, or together where the cache lies in fractals; of many the copies overlap.
+The scalar unit reads a token's slot from global memory, then mte2 loads the token into the buffer
+and mte3 stores it to its slot. A few tokens are copied one after the other, key before value,
+through one buffer, or together if the cache is in fractals; for many the copies overlap.
 
 Sources: ops-transformer@05c401f9 attention/scatter_pa_kv_cache, and ascend-transformer-boost
-@ddcc8b62 src/kernels/mixkernels/reshape_and_cache. 310P copies the list of slots to the buffer
-first, where the cache lies in fractals. Assumed: that slots are read one by one also where copies
-overlap.
+ddcc8b62 src/kernels/mixkernels/reshape_and_cache. 310P first copies the list of slots to the buffer
+if the cache is in fractals. That slots are read one by one even if copies overlap is assumed.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from npusim.ops import _vocabulary as ops
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The keys, or the values: `(tokens, numbers)` to the kernel."""
+    """The keys, or the values: `(tokens, numbers)` in the kernel."""
 
     name: str
     """key or value."""
@@ -63,13 +62,13 @@ class Problem(ops.Problem):
     blocks: int
     block_size: int
     is_nz: bool
-    """Whether a block holds `(numbers / C0, block_size, C0)`, and not `(block_size, numbers)`."""
+    """Whether a block is `(numbers / C0, block_size, C0)` rather than `(block_size, numbers)`."""
     slots: tuple[int, ...]
-    """The slot of each token; without values one after the other."""
+    """The slot of each token; without values consecutive ones."""
 
     @property
     def slot_dtype(self) -> DType:
-        """The type of the slots, which come last."""
+        """The type of the slots, which are the last input."""
         return self.inputs[-1].element
 
     @property
@@ -90,7 +89,7 @@ def support_of(
     nz: bool,
     **more: Any,
 ) -> tuple[ops.Row, ...]:
-    """Rows of tokens and caches of one type each; caches in fractals too if *nz* says so."""
+    """Rows of tokens and caches of one type each; with *nz* also caches in fractals."""
     layouts = ("ND", "FRACTAL_NZ") if nz else ("ND",)
     more[slots] = ops.Operands(slot_dtypes, shape="tokens")
     return tuple(
@@ -143,7 +142,7 @@ def checked(
     *,
     is_nz: bool,
 ) -> Problem:
-    """The call, if the caches hold such tokens and the slots, called *name*, name places there."""
+    """The call, if the caches fit the tokens and the slots, called *name*, lie in them."""
     element, count = tokens[0].element, tokens[0].shape[0]
     sides = [Side(each.name, each.shape[1] * each.shape[2]) for each in tokens]
     pages = [
@@ -171,7 +170,7 @@ def checked(
 
 
 def _pages(contract: ops.Contract, cache: Operand, tokens: Operand, is_nz: bool) -> tuple[int, int]:
-    """How many blocks *cache* has, of how many of *tokens*."""
+    """Number of blocks of *cache*, and of tokens per block."""
     _, heads, width = tokens.shape
     lanes = BLOCK_BYTES * 8 // tokens.element.bits
     shape, numbers = cache.shape, heads * width
@@ -196,7 +195,7 @@ def _pages(contract: ops.Contract, cache: Operand, tokens: Operand, is_nz: bool)
 
 
 def _slots(contract: ops.Contract, name: str, where: Operand, room: int) -> tuple[int, ...]:
-    """The slot of each token; each at most once, and in the cache."""
+    """The slot of each token, which must be unique and in the cache."""
     if where.array is None:
         contract.require(
             where.spec.size <= room,
@@ -222,25 +221,25 @@ def _slots(contract: ops.Contract, name: str, where: Operand, room: int) -> tupl
 # ---- tiling ----
 
 MANY_TOKENS = 1000
-"""From so many tokens on copies overlap (scatter_pa_kv_cache_tiling.cpp)."""
+"""Number of tokens from which on copies overlap (scatter_pa_kv_cache_tiling.cpp)."""
 PIECE_BYTES = {"2201": 48 * 1024, "2002": 32 * 1024}
-"""Architecture -> what is copied at a time where copies overlap (reshape_and_cache of
-ascend-transformer-boost; 310P keeps room for the list of slots)."""
+"""Architecture -> bytes copied at a time if copies overlap (reshape_and_cache of
+ascend-transformer-boost; 310P reserves room for the list of slots)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Each core has a run of tokens."""
+    """Each core has a contiguous run of tokens."""
 
     tokens_of_core: tuple[int, ...]
     piece_bytes: int
-    """The most that one copy moves."""
+    """Most bytes that one copy moves."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan | None:
-    """Tokens are dealt out evenly; few of them pass one after the other. None without tokens.
+    """Tokens are divided evenly; a few are copied one after the other. None without tokens.
 
-    Assumed: that tokens too long for the buffer pass as many ones do.
+    That tokens too long for the buffer are handled like many tokens is assumed.
     """
     if not p.tokens:
         return None
@@ -265,14 +264,14 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan | None:
 # ---- kernel ----
 
 LINE_BYTES = 64
-"""Bytes of a line of the scalar unit's data cache, which holds what lies next to a slot that was
-read (asc-devkit, DataCacheCleanAndInvalid.md)."""
+"""Bytes of a line of the scalar unit's data cache, which also holds the slots next to the one that
+was read (asc-devkit, DataCacheCleanAndInvalid.md)."""
 SLOT = "slot"
 """The register of a token's slot."""
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """A run of tokens for each core; cores with as many claim as much for the list of slots."""
+    """A run of tokens for each core; cores with equally many have equal lists of slots."""
     names = GmView.vector(p.inputs[-1].name, p.slot_dtype, p.tokens)
     bound = bindings(*(view for side in p.sides for view in _views(p, side)), names)
     counts = np.array(plan.tokens_of_core)
@@ -301,7 +300,7 @@ def _views(p: Problem, side: Side) -> tuple[GmView, GmView]:
 
 
 def _places(p: Problem, cache: GmView, slots: Integers) -> GmViews:
-    """Where *slots* of *cache* are: `(1, numbers)`, in fractals `(numbers / C0, C0)`."""
+    """The places of *slots* in *cache*: `(1, numbers)`, in fractals `(numbers / C0, C0)`."""
     if not p.is_nz:
         return GmViews.of(cache, slots, 0, 1, cache.columns)
     lanes, (block, offset) = p.fractal_columns, np.divmod(slots, p.block_size)
@@ -315,15 +314,15 @@ class TokenWriter:
     """The buffers of a core that has *count* tokens, and its stages."""
 
     def __init__(self, core: VectorCore, p: Problem, plan: Plan, count: int) -> None:
-        # Four pieces of 48 KiB are all of the unified buffer.
+        # Four pieces of 48 KiB fill the whole unified buffer.
         self.core, self.p, self.plan, self.count = core, p, plan, count
         self.listed: Local | None = None
-        """The slots of the core's tokens, where the buffer holds them."""
+        """The slots of the core's tokens, if the buffer holds them."""
         if core.is_310p and p.is_nz:
-            # A load brings whole blocks.
+            # A load copies whole blocks.
             self.listed = core.tile(p.slot_dtype, count)
         if plan.template == "in_turn":
-            # Values use the buffer of the keys once these have left it.
+            # Values use the buffer of the keys after these have been stored.
             self.queues = [self._queue(plan.piece_bytes)] * 2
         elif plan.template == "nz_in_turn":
             self.queues = [self._queue(p.token_bytes(side)) for side in p.sides]
@@ -336,7 +335,7 @@ class TokenWriter:
     # ---- slots ----
 
     def reads(self, names: GmView, token: Integers, core: Integers, number: Integers) -> list[Step]:
-        """The slot of each *token* is read, also of those that are left out."""
+        """Read the slot of each *token*, including skipped ones."""
         if self.listed is not None:
             first = number == 0
             lists = GmViews.of(names, 0, token[first], 1, self.count)
@@ -347,7 +346,7 @@ class TokenWriter:
         return [Step(self.read_slot, (places, is_cached), core, token)]
 
     def load_slots(self, slots: GmView) -> None:
-        """*slots* `(tokens,)` of a core into the buffer."""
+        """Load *slots* `(tokens,)` of a core into the buffer."""
         assert self.listed is not None
         whole_bytes = align_up(slots.nbytes, BLOCK_BYTES)
         src = Global(slots.name, slots.offset_bytes, whole_bytes)
@@ -355,21 +354,21 @@ class TokenWriter:
         self.core.sync("mte2", "scalar")
 
     def read_listed(self, number: int) -> None:
-        """The slot of token *number* of the core."""
+        """Read the slot of token *number* of the core from the buffer."""
         assert self.listed is not None
         self.core.get_value(SLOT, self.listed[number : number + 1])
 
     def read_slot(self, slot: GmView, is_cached: bool) -> None:
-        """The same from global memory."""
+        """Read the slot of a token from global memory."""
         self.core.emit(ScalarLoadGlobal(SLOT, slot.operand, slot.dtype, is_cached))
 
     # ---- tokens ----
 
     def token(self, key: GmView, key_slot: GmView, value: GmView, value_slot: GmView) -> None:
-        """*key* and *value*, `(1, numbers)`, to their slots, see :func:`_places`."""
+        """Copy *key* and *value*, `(1, numbers)`, to their slots, see :func:`_places`."""
         pairs = [(self.queues[0], key, key_slot), (self.queues[1], value, value_slot)]
         if self.plan.template == "nz_in_turn":
-            # Both are on their way in before the first leaves.
+            # Both loads are issued before the first store.
             loaded = [self._load(queue, token) for queue, token, _ in pairs]
             for tile, (queue, _, place) in zip(loaded, pairs, strict=True):
                 self._store(queue, tile, place)
@@ -381,7 +380,7 @@ class TokenWriter:
                 self._store(queue, tile, self._part(place, start, count))
 
     def _part(self, place: GmView, start: int, count: int) -> GmView:
-        """*count* elements of a token from *start* on, at its slot."""
+        """*count* elements of a token from *start*, at its slot."""
         if not self.p.is_nz:
             return place[:, start : start + count]
         lanes = self.p.fractal_columns
@@ -394,7 +393,7 @@ class TokenWriter:
         return queue.deque()
 
     def _store(self, queue: TileQueue, tile: Local, place: GmView) -> None:
-        """*tile* to *place*, a burst for each of its rows; and free it."""
+        """Store *tile* to *place*, one burst for each of its rows, and free it."""
         for first, count in pieces(place.rows, MAX_BURSTS):
             part = place[first : first + count, :]
             src = tile.at(first * place.row_bytes, part.nbytes)
@@ -406,7 +405,7 @@ class TokenWriter:
 
 
 def written(cache: Array, tokens: Array, slots: Array, *, is_nz: bool) -> Array:
-    """*cache* with *tokens* `(tokens, heads, width)` at their *slots*; negative ones are left out.
+    """*cache* with *tokens* `(tokens, heads, width)` at their *slots*; negative ones are skipped.
 
     *cache* is `(blocks, block_size, heads, width)`, or `(blocks, numbers / C0, block_size, C0)`.
     """
@@ -426,7 +425,7 @@ def written(cache: Array, tokens: Array, slots: Array, *, is_nz: bool) -> Array:
 def caches_after(
     given: ops.Given, slots: Array, *, is_nz: bool
 ) -> tuple[Array | Tensor, Array | Tensor]:
-    """Both caches with the tokens of a call; those in FRACTAL_NZ stay so."""
+    """Both caches with the tokens of a call; those in FRACTAL_NZ keep their layout."""
     found: list[Array | Tensor] = []
     for cache, tokens in ((given.key_cache, given.key), (given.value_cache, given.value)):
         if isinstance(cache, Tensor):

@@ -1,6 +1,6 @@
-"""Products of matrices on whole arrays in plain numpy: the oracle for everything the cube does.
+"""Matrix products on whole arrays in plain numpy: the oracle for everything the cube does.
 
-No BLAS here, and no bound that has to be believed: floats are summed with every error kept.
+No BLAS is used here, and no error bounds: floats are summed with exact error terms.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def cube_product(
 ) -> NDArray[np.float32]:
     """*bias* plus ``a @ b`` in fp32, of fp16 or bf16 `(..., m, k)` and `(..., k, n)`.
 
-    k ascends in blocks of 16 (8, 4, 1); of each block the exact sum is added to the accumulator
+    k ascends in blocks of 16 (8, 4, 1); the exact sum of each block is added to the accumulator
     with one rounding to nearest even. Zeros are +0.
     """
     width = int(order[1:])
@@ -53,7 +53,7 @@ def scale_of_words(words: Array) -> Array:
 
 
 def fixpipe_int8(y: Array, words: Array) -> Array:
-    """What the fixpipe does (QF322B8_PRE): scaled, fitted into nine bits, offset, fitted again.
+    """The conversion of the fixpipe (QF322B8_PRE): scale, saturate to nine bits, offset, saturate.
 
     asc-devkit, the page on quantisation on the way out (随路量化.md), and its example scripts.
     """
@@ -72,11 +72,11 @@ def _two_sum(x: Double, y: Double) -> tuple[Double, Double]:
 
 
 def _rounded_once(terms: list[Double]) -> NDArray[np.float32]:
-    """The sum of *terms* in fp32, as if it had been computed exactly and then rounded."""
+    """The sum of *terms* in fp32, computed exactly and rounded once."""
     plain = sum(terms[1:], terms[0])
     finite = np.isfinite(plain)
-    # The exact sum is that of the parts: a term goes into the first, what is lost goes on to the
-    # next, and there are as many as it takes.
+    # The exact sum is that of the parts: a term is added to the first, its error to the next, and
+    # so on with as many parts as necessary.
     parts: list[Double] = []
     for term in terms:
         error = np.where(finite, term, 0.0)
@@ -84,7 +84,7 @@ def _rounded_once(terms: list[Double]) -> NDArray[np.float32]:
             parts[place], error = _two_sum(part, error)
         if error.any() or not parts:
             parts.append(error)
-    # Swept until nothing moves, each part is what the ones before it round off.
+    # Repeated until nothing changes, each part is the rounding error of the previous ones.
     moving = True
     while moving:
         moving = False
@@ -100,7 +100,7 @@ def _rounded_once(terms: list[Double]) -> NDArray[np.float32]:
 
 
 def _to_odd(total: Double, rest: Double) -> Double:
-    """``total + rest`` in float64, inexact ones with an odd last bit: no later tie is a false one.
+    """``total + rest`` in float64, rounded to odd if inexact, so that no later tie is a false one.
 
     Sylvie Boldo, Guillaume Melquiond, "Emulation of FMA and correctly rounded sums" (2008).
     """

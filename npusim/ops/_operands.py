@@ -1,4 +1,4 @@
-"""Operands of a product of matrices, checked against each other, and words for the fixpipe."""
+"""Operands of a matrix product, checked against each other, and parameter words for the fixpipe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIGNED_BIT, SHIFT_BIT = 1 << 46, 1 << 36
 
 
 def unpacked_remedy(name: str) -> str:
-    """What to do with int32 elements that are meant to be one int4 each."""
+    """What to do with int32 elements that should be one int4 each."""
     return (
         f"an int32 of {name} holds eight int4: pack those that hold one with "
         f"npu_convert_weight_to_int4pack"
@@ -42,9 +42,9 @@ def product_of(
     packed: bool,
     packed_x2: bool | None = None,
 ) -> Product:
-    """The product of *x1* and *x2*; raises OpError unless their shapes fit each other.
+    """The product of *x1* and *x2*; raises OpError unless their shapes match.
 
-    Both are *packed*, or, if it is given, *packed_x2* says so of x2.
+    Both are *packed*; *packed_x2*, if given, applies to x2 instead.
     """
     packs_x2 = packed if packed_x2 is None else packed_x2
     a, b = logical_shape(x1, packed), logical_shape(x2, packs_x2)
@@ -70,7 +70,7 @@ def product_of(
 
 
 def _inner_remedy(a: tuple[int, ...], b: tuple[int, ...], packed: bool, packs_x2: bool) -> str:
-    """What to change where k of x1 and of x2, of shapes *a* and *b* in elements, differ."""
+    """What to change if k of x1 and of x2, with shapes *a* and *b* in elements, differ."""
     if packed and a[-1] == INT4_PER_INT32 * b[-2]:
         return unpacked_remedy("x1")
     if packs_x2 and b[-2] == INT4_PER_INT32 * a[-1]:
@@ -84,7 +84,7 @@ def _inner_remedy(a: tuple[int, ...], b: tuple[int, ...], packed: bool, packs_x2
 
 
 def as_fractals(operand: Operand) -> Operand:
-    """The same matrix as FRACTAL_NZ of its transpose, as aclnn turns weights for arch 2002."""
+    """The same matrix as FRACTAL_NZ of its transpose, as aclnn converts weights for arch 2002."""
     if operand.spec.layout == "FRACTAL_NZ":
         return operand
     spec = replace(operand.spec, layout="FRACTAL_NZ", transposed=True)

@@ -1,4 +1,4 @@
-"""What the oracle of an operator is given: the arguments of a call, by name."""
+"""The input of an operator's oracle: the arguments of a call, by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from npusim.devices.schema import DeviceSpec
 
 
 class Given:
-    """The arguments of a call as attributes: `given.x`, `given.dim`; all are there.
+    """The arguments of a call as attributes: `given.x`, `given.dim`, without gaps.
 
     Raises AttributeError for one that the operator does not have.
     """
@@ -33,17 +33,17 @@ class Given:
         self.spec = spec
         """The chip; None is an Atlas A2."""
         self.cube_order = cube_order
-        """In which order the cube adds: in blocks of 16 along k, or of 8, 4, 1."""
+        """The order in which the cube adds: in blocks of 16 along k, or of 8, 4, 1."""
 
     @property
     def arguments(self) -> Mapping[str, object]:
-        """All of them by name, as a check takes them."""
+        """All arguments by name, as a check takes them."""
         return self._arguments
 
     def rounded(self, values: Array, dtype: np.dtype[Any]) -> Array:
         """fp32 *values* as *dtype*, to nearest, ties to even.
 
-        A chip that has no infinities in fp16 gives the largest number for them, and 0 for NaN.
+        On a chip without infinities in fp16 these become the largest number, and NaN becomes 0.
         """
         if values.dtype == dtype != np.float16:
             return values
@@ -54,7 +54,7 @@ class Given:
             return np.asarray(values.astype(dtype))
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # copying and pickling ask for such ones
+        if name.startswith("_"):  # copying and pickling look up such names
             raise AttributeError(name)
         if name not in self._arguments:
             known = (*self._arguments, "spec", "cube_order")

@@ -2,7 +2,7 @@
 
 asc-devkit@82b89a1 impl/basic_api, Sort and Extract of kernel_operator_proposal_intf_impl.h, and
 DoFullSort of dav_m200/kernel_operator_proposal_impl.h: lists of 16 are merged four at a time, and
-what has been merged is copied back, as often as eight times as many keys would need.
+the result is copied back, as often as eight times as many keys would need.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from npusim.isa import PROPOSAL_ELEMENTS, PROPOSALS_AT_ONCE, SCORE, Local
 from npusim.kernel import VectorCore
 
 LABEL = 5
-"""The place of what goes with a key."""
+"""The element of a proposal with the word that accompanies a key."""
 LISTS_AT_ONCE = 4
-"""Lists that MrgSort4 takes."""
+"""Lists that MrgSort4 merges."""
 WORDS_OF_A_REST = 2
-"""Words for each key of a list that is left over alone, which are copied; the others are there."""
+"""Words per key of a single remaining list, which are copied; the others are already there."""
 
 
 class ProposalSorter:
@@ -28,7 +28,7 @@ class ProposalSorter:
         self.here, self.sorted = (core.tile(FLOAT32, most * PROPOSAL_ELEMENTS) for _ in range(2))
 
     def sort(self, keys: Local, labels: Local) -> None:
-        """*keys* `(n,)` of float32 in descending order, equal ones as they stand, with *labels*."""
+        """Sort *keys* `(n,)` of float32 in descending order, stably, with *labels*."""
         core, count = self.core, keys.count
         here, found = self.here[: count * PROPOSAL_ELEMENTS], self.sorted
         core.proposal_concat(SCORE, here, keys)
@@ -54,20 +54,20 @@ class ProposalSorter:
             groups = (lists - rest) // LISTS_AT_ONCE
 
     def _merge(self, first: int, count: int, lists: tuple[int, ...]) -> None:
-        """Proposals from number *first* on: lists of those sizes become one, again and again."""
+        """Merge the lists of these sizes, from proposal *first* on, into one, repeatedly."""
         if count:
             part = first * PROPOSAL_ELEMENTS, count * PROPOSAL_ELEMENTS
             self.core.mrg_sort4(self.sorted.at(*part), self.here.at(*part), lists)
 
     def take(self, keys: Local, labels: Local) -> None:
-        """What was sorted, to *keys* `(n,)` and *labels* of int32."""
+        """Copy the result to *keys* `(n,)` and *labels* of int32."""
         found = self.sorted[: keys.count * PROPOSAL_ELEMENTS]
         self.core.proposal_extract(SCORE, keys, found)
         self.core.proposal_extract(LABEL, labels.as_dtype(FLOAT32), found)
 
 
 def rounds(elements: int) -> int:
-    """How often lists are merged, if there were so many keys."""
+    """How often lists are merged for that many keys."""
     found = 0
     while elements > PROPOSALS_AT_ONCE:
         elements, found = elements // LISTS_AT_ONCE, found + 1
@@ -75,7 +75,7 @@ def rounds(elements: int) -> int:
 
 
 def numbers_of(core: VectorCore, labels: Local, count: int) -> Local:
-    """The first *count* int32 *labels* as float32, in the same room."""
+    """The first *count* int32 *labels* as float32, in the same buffer."""
     values = labels.as_dtype(FLOAT32)[:count]
     core.cast(values, labels.as_dtype(INT32)[:count], "none")
     return values

@@ -1,4 +1,4 @@
-"""What every operator consists of: a checked problem, a plan, and the functions around them."""
+"""The parts of every operator: a checked problem, a plan, and the functions around them."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from npusim.ops._torch import TorchFunction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A checked call; an operator's own adds what its kernel reads off it."""
+    """A checked call; subclasses add what the kernel derives from it."""
 
     inputs: tuple[Operand, ...]
-    """The tensors that the kernel gets, each by the name that programs use, its own constants too.
+    """The tensors that the kernel gets, by their names in programs, including its own constants.
     """
     outputs: dict[str, TensorSpec]
-    """What comes out, by the names that programs use; the first is `output`, unless it bears the
-    name of an input: such a one is that input, which the kernel writes to in place."""
+    """The outputs, by their names in programs; the first is `output`, unless it has the name of an
+    input: it is then that input, which the kernel updates in place."""
 
     @property
     def output(self) -> TensorSpec:
-        """The first of the outputs."""
+        """The first output."""
         return next(iter(self.outputs.values()))
 
     @property
@@ -57,21 +57,21 @@ def present(*operands: Operand | None) -> tuple[Operand, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A problem split over cores and buffers; an operator's own adds the sizes of its tiles."""
+    """A problem split over cores and buffers; subclasses add the sizes of tiles."""
 
     block_dim: int
-    """Cores that are started, idle ones included; a cube core and the vector cores of its group
+    """Cores that are started, including idle ones; a cube core and the vector cores of its group
     count as one."""
     template: str | None = None
-    """Which of the vendor's kernels runs, where the operator has several."""
+    """The vendor's kernel that runs, if the operator has several."""
     reason: str | None = None
-    """Why that one was chosen."""
+    """Why that template was chosen."""
     is_mix: bool = False
     """Whether vector cores start with the cube cores."""
     reads_tiling: int = True
-    """How often the kernel reads its sizes from global memory when it starts."""
+    """How often the kernel reads its tiling from global memory at the start."""
     workspaces: dict[str, int] = field(default_factory=dict)
-    """Tensors in global memory through which cores exchange data: name -> bytes."""
+    """Workspace tensors in global memory through which cores exchange data: name -> bytes."""
 
 
 EarlierCall = tuple[str, Arguments]
@@ -79,7 +79,7 @@ EarlierCall = tuple[str, Arguments]
 
 
 KernelType = str | Callable[[DeviceSpec, Any, Any], str]
-"""What CANN calls a kernel, or what finds it for a chip, a problem and its plan."""
+"""CANN's name of a kernel, or a function of chip, problem and plan that returns it."""
 
 
 def _no_tile(_: DeviceSpec, __: object) -> Plan | None:
@@ -98,61 +98,61 @@ def _no_build(_: DeviceSpec, __: object, ___: object) -> tuple[Block, ...]:
 class Operator:
     """The declaration of an operator: its functions, and whether the chip has a kernel for it.
 
-    Its parameters are those of its first function of torch, or of its *signature*. Raises TypeError
-    at definition where it has neither, no oracle or no row of support, where a row does not fit the
-    parameters, where an operator of the chip has no kernel or no name for it, or one of the host
-    has either, and where a function of torch has parameters that the operator does not have.
+    Its parameters are those of its first torch function, or of its *signature*. Raises TypeError at
+    definition if it has neither, no oracle or no row of support, if a row does not match the
+    parameters, if an operator of the chip has no kernel or no name for it, or one of the host has
+    either, and if a torch function has parameters that the operator does not have.
     """
 
     name: str = ""
-    """The torch_npu function's; without it the one of its schema."""
+    """Name of the torch_npu function; by default that of its schema."""
     document: str
     """A sentence, the formula, and what is accepted."""
     signature: str | inspect.Signature = ""
-    """The schema of an operator without a function of torch, as in `"abs(Tensor x) -> Tensor"`."""
+    """The schema of an operator without a torch function, as in `"abs(Tensor x) -> Tensor"`."""
     extras: str = ""
-    """Parameters that torch_npu does not have, as a schema has them: `"bool deterministic=False"`.
-    They are given by name. That of `templates` is not among them."""
+    """Parameters that torch_npu does not have, in schema syntax: `"bool deterministic=False"`. They
+    are keyword-only. That of `templates` is not included."""
     kernel_type: KernelType = ""
-    """CANN's kernel, by the name that the vendor's profilers list as its type."""
+    """CANN's kernel, by the type name that the vendor's profilers list."""
     contract: Callable[[Contract], Problem]
-    """Holds the arguments of a :class:`Contract` against what ties them together, and raises
-    OpError."""
+    """Checks the arguments of a :class:`Contract` against each other; raises OpError."""
     support: tuple[Row, ...] = ()
-    """What goes together: types, layouts, ranks, product lines, values of attributes."""
+    """Supported combinations: types, layouts, ranks, product lines, values of attributes."""
     rules: tuple[tuple[str, ...], ...] = ()
-    """What else must hold, where a table says that: its header and its lines, for documents."""
+    """Further conditions that fit a table, its header and its lines, for documents."""
     elsewhere: str = "run on Atlas A2 or A3"
-    """What to do on product lines that no row is on."""
+    """What to do on product lines without a row."""
     unsimulated: tuple[str, ...] = ()
-    """Product lines that no row is on, and that have a kernel all the same."""
+    """Product lines without a row that do have a kernel."""
     tile: Callable[[DeviceSpec, Any], Plan | None] = _no_tile
-    """Splits a problem as the vendor's kernel does; None where there is nothing to do."""
+    """Splits a problem as the vendor's kernel does; None if there is nothing to do."""
     build: Callable[[DeviceSpec, Any, Any], tuple[Block, ...]] = _no_build
-    """Writes the programs of a problem and its plan, one block a core."""
+    """Writes the programs of a problem and its plan, one block per core."""
     prologue: Callable[[Any, Arguments], tuple[EarlierCall, ...]] = _nothing_first
-    """What torch_npu launches first, for a problem and the call's arguments: separate kernels,
-    whose time a profiler lists apart and whose results `check` hands to the operator's kernel."""
+    """Kernels that torch_npu launches first, for a problem and the call's arguments: separate
+    kernels that a profiler lists separately, and whose results `check` passes to the operator's
+    kernel."""
     oracle: Callable[[Given], Array | Tensor | tuple[Array | Tensor, ...]]
     """Computes the result on whole arrays in plain numpy from the arguments of a
     :class:`Given`."""
     at_once: Callable[[Given, Any, Any], Array | tuple[Array, ...] | None] | None = None
-    """Computes the bits of the oracle for calls that are made again and again, as :attr:`oracle`
-    does, but in few calls of numpy and knowing their problem, without its arrays, and their plan;
-    None where it is not for these. Without it micro-ops do."""
+    """Computes the bits of the oracle in a few calls of numpy, for calls that are made repeatedly,
+    given their problem, without its arrays, and their plan; None if it does not apply to them.
+    Without it, micro-ops compute the values."""
     on_host: bool = False
-    """Whether the oracle's result is the result: the chip has no kernel for it, and it takes no
-    time, since a Task Duration leaves the host out."""
+    """Whether the oracle gives the result: the chip has no kernel for it, and it takes no time,
+    since a Task Duration excludes the host."""
     flags_may_stay_up: bool = False
-    """Whether its kernel may end with flags between cores that were set and not awaited, because
-    the vendor's kernel, whose order it follows, does. That counters start a launch at zero all the
-    same is assumed: no public document says that a kernel must leave them so."""
+    """Whether its kernel may end with flags between cores that were set and not waited for, because
+    the vendor's kernel, whose order it follows, does. That counters still start each launch at zero
+    is assumed: no public document says that a kernel must leave them so."""
     value_dependent_inputs: tuple[str, ...] = ()
-    """Operands whose values `tile` and `build` look at. Of all others they see the specs alone, so
-    that calls which differ in nothing else share a kernel and its times."""
+    """Operands whose values `tile` and `build` read. For all others they see the specs only, so
+    calls that differ in nothing else share a kernel and its times."""
     templates: tuple[str, ...] = ()
-    """What its parameter `template` may name, on one chip or another: the vendor's kernels. An
-    operator without any has no such parameter."""
+    """Allowed values of its parameter `template`, on some chip: the vendor's kernels. An operator
+    without any has no such parameter."""
     torch: tuple[TorchFunction, ...] = ()
     """The functions of torch_npu that run it."""
 
@@ -165,7 +165,7 @@ class Operator:
         self._check_torch()
 
     def _check_declared(self) -> None:
-        """Raise TypeError where what every operator has is lacking."""
+        """Raise TypeError if a mandatory part of the declaration is missing."""
         if not callable(self.oracle):
             raise TypeError(
                 f"{self.name or 'operator'}: an operator must have an oracle, a function of what "
@@ -214,12 +214,12 @@ class Operator:
 
     @property
     def is_custom(self) -> bool:
-        """Whether a function of Python declares it: its rows say nothing of its tensors."""
+        """Whether a user's function declares it, so that its rows do not describe its tensors."""
         return isinstance(self.signature, inspect.Signature)
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
-        """What a call is given, in order: what torch has first, then what npusim adds."""
+        """The parameters of a call, in order: torch's first, then those that npusim adds."""
         if isinstance(self.signature, inspect.Signature):
             return tuple(map(of_python, self.signature.parameters.values()))
         of_torch = self.torch[0].declared if self.torch and not self.signature else ()
@@ -240,12 +240,12 @@ class Operator:
 
     @cached_property
     def attributes(self) -> tuple[Parameter, ...]:
-        """The parameters that are no tensors."""
+        """The parameters that are not tensors."""
         return tuple(each for each in self.parameters if not each.is_tensor)
 
     @cached_property
     def spellings(self) -> Mapping[str, Mapping[str, str]]:
-        """Parameter that is a dtype -> what torch_npu calls some of them -> the name here."""
+        """Parameter that is a dtype -> torch_npu's names for some of them -> the name here."""
         return {
             function.names.get(name, name): names
             for function in self.torch
@@ -264,18 +264,18 @@ class Operator:
 
     def _bound(self, args: tuple[object, ...], kwargs: Arguments) -> Arguments:
         if not args and kwargs.keys() == self._names:
-            return normalize(self, kwargs)  # as a run gives them, which binds by itself
+            return normalize(self, kwargs)  # in the form of a run, which binds arguments itself
         bound = self.python_signature.bind(*args, **kwargs)
         bound.apply_defaults()
         return normalize(self, bound.arguments)
 
     def check(self, /, spec: DeviceSpec, *args: object, **kwargs: object) -> Problem:
-        """Hold a call against the contract of the product line of *spec*; raises OpError."""
+        """Check a call against the contract on the product line of *spec*; raises OpError."""
         arguments = self._bound(args, kwargs)
         return self._checked(Contract(self.name, spec, arguments=arguments, support=self.support))
 
     def checked(self, contract: Contract) -> Problem:
-        """Hold the arguments of *contract* against what is supported; raises OpError."""
+        """Check the arguments of *contract* against what is supported; raises OpError."""
         return self._checked(replace(contract, support=self.support))
 
     def _checked(self, contract: Contract) -> Problem:
@@ -297,11 +297,11 @@ class Operator:
         return self.oracle(Given(self.name, self._bound(args, kwargs), spec, cube_order))
 
     def plan(self, spec: DeviceSpec, problem: Problem) -> Plan | None:
-        """How *problem* is split; None where no kernel runs: on the host, or without elements."""
+        """How *problem* is split; None if no kernel runs: on the host, or without elements."""
         return None if problem.is_empty else self.tile(spec, problem)
 
     def type_of(self, spec: DeviceSpec, problem: Problem, plan: Plan) -> str:
-        """What CANN calls the kernel that runs *problem* as *plan* splits it."""
+        """CANN's name of the kernel that runs *problem* as split by *plan*."""
         own = self.kernel_type
         return own if isinstance(own, str) else own(spec, problem, plan)
 
@@ -312,11 +312,10 @@ def signature(operator: Operator) -> inspect.Signature:
 
 
 def normalize(operator: Operator, arguments: Arguments) -> Arguments:
-    """*arguments* with attributes of the types that the schema of *operator* gives them.
+    """*arguments* with attributes converted to the types in the schema of *operator*.
 
-    A dtype may be given by its name, as `torch.dtype` or as numpy's, and by any of the names that
-    torch_npu takes for it: `int8` for `qint8`. What is of another type stays for the contract to
-    refuse.
+    A dtype may be given by name, as `torch.dtype` or numpy's, and by any name that torch_npu
+    accepts for it: `int8` for `qint8`. Values of other types are left for the contract to refuse.
     """
     found = dict(arguments)
     for parameter in operator.attributes:

@@ -17,9 +17,9 @@ class QuantParameter:
     ``v.drop()``          they have been used; the buffer may be loaded again
     ====================  ====================================================================
 
-    `take` is `load`, then `widen`, for kernels that do something between the two. *reader* is the
-    pipe that reads what was loaded: the vector pipe, or the scalar unit for float32 that is read
-    into registers. *by_rows* loads as `load_rows` does, on A2 and A3.
+    `take` is `load`, then `widen`, for kernels that do something in between. *reader* is the pipe
+    that reads what was loaded: the vector pipe, or the scalar unit for float32 that is read into
+    registers. *by_rows* loads like `load_rows`, on A2 and A3.
     """
 
     def __init__(
@@ -34,11 +34,11 @@ class QuantParameter:
         self.core, self.reader, self.name = core, reader, operand.name
         self._load = core.load_rows if by_rows else core.load
         self.view = GmView.vector(operand.name, operand.element, operand.spec.size)
-        """All of it, in global memory."""
+        """The whole vector in global memory."""
         self.loaded = core.tiles(operand.element, count, "mte2", reader)
         self.is_wide = operand.element is FLOAT32
         self.wide = self.loaded.only if self.is_wide else core.tile(FLOAT32, count)
-        """Where its elements are as float32."""
+        """Buffer of its elements as float32."""
 
     def take(self, view: GmView) -> Local:
         """Load *view* `(columns,)` and widen it to float32; free it with `drop`."""
@@ -50,7 +50,7 @@ class QuantParameter:
         self._load(self.loaded, view)
 
     def widen(self, count: int) -> Local:
-        """What was loaded, as float32 `(count,)`."""
+        """Widen what was loaded, to float32 `(count,)`."""
         if not self.is_wide:
             self.core.widen(self.wide[:count], self.loaded.only[:count])
         return self.wide[:count]
@@ -63,6 +63,6 @@ class QuantParameter:
         self.core.get_value(register, number)
 
     def drop(self) -> None:
-        """What was loaded has been used, if there was anything."""
+        """Release what was loaded, if anything."""
         for tile in self.loaded.in_use:
             self.loaded.free(tile)

@@ -1,4 +1,4 @@
-"""What to do with a tensor of another type or shape than the one that must be."""
+"""Remedies for a tensor with the wrong type or shape."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from npusim.data.tensor import Operand
 
 PRODUCTS = ("npu_quant_matmul", "npu_weight_quant_batchmatmul", "npu_grouped_matmul")
 PACKABLE = ("scale", "antiquant_scale")
-"""Their parameters that may be packed words, which no conversion turns back into values."""
+"""Parameters that may be packed words, which cannot be converted back to values."""
 MATRICES = ("x1", "x2", "weight")
-"""Factors of products: floats among them are not quantised yet, which no conversion does."""
+"""Factors of products: floats among them must be quantised, which no cast does."""
 PACKING = "npu_convert_weight_to_int4pack"
 """The operator that packs eight int4 into an int32."""
 
@@ -23,9 +23,9 @@ def dtype_remedy(
     wanted: tuple[DType, ...],
     transposed: bool = False,
 ) -> str:
-    """How the tensor *name* of operator *op*, of type *came*, becomes one of *wanted*.
+    """How to convert the tensor *name* of operator *op*, of type *came*, to one of *wanted*.
 
-    Converting it is not always right.
+    A plain cast is not always right.
     """
     if came == INT4.name and INT32 in wanted and shape and op != PACKING:
         inner = len(shape) - (2 if transposed else 1)
@@ -44,7 +44,7 @@ def dtype_remedy(
 
 
 def same_shape_remedy(operand: Operand, like: Operand) -> str:
-    """How *operand*, of another shape, gets that of *like*."""
+    """How to give *operand* the shape of *like*."""
     if operand.spec.size == like.spec.size:
         return "reshape it"
     return f"pass as many elements as {like.name} has"

@@ -1,4 +1,4 @@
-"""Vectors of a rotary embedding in a buffer, whose halves take part one by one."""
+"""Vectors of a rotary embedding in a buffer, whose halves are processed separately."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from npusim.kernel import VectorCore, pieces
 
 
 def columns_of_rows(plane: Local, width: int, columns: range) -> Iterator[Local]:
-    """*columns* of all rows of *plane*, `(rows, width)`, as much at a time as a repeat takes.
+    """*columns* of all rows of *plane*, `(rows, width)`, at most a repeat's worth at a time.
 
-    A repeat is what one row has of them. Rows and *columns* begin and end at blocks.
+    A repeat covers the columns of one row. Rows and *columns* begin and end at blocks.
     """
     dtype, rows = plane.dtype, plane.count // width
     for column, count in pieces(len(columns), REPEAT_BYTES * 8 // dtype.bits):
@@ -26,13 +26,13 @@ def columns_of_rows(plane: Local, width: int, columns: range) -> Iterator[Local]
 
 
 def half_of_rows(plane: Local, width: int, side: int) -> Iterator[Local]:
-    """The left halves of all rows of *plane*, `(rows, width)`, or with *side* 1 the right ones."""
+    """The left halves of all rows of *plane*, `(rows, width)`; with *side* 1 the right halves."""
     half = width // 2
     return columns_of_rows(plane, width, range(side * half, (side + 1) * half))
 
 
 def exchange(core: VectorCore, dst: Local, src: Local, width: int) -> None:
-    """*src* `(rows, width)` to *dst*, with the halves of each row in each other's place."""
+    """Copy *src* `(rows, width)` to *dst*, with the halves of each row swapped."""
     with core.independent():
         for side in (0, 1):
             halves = half_of_rows(dst, width, side), half_of_rows(src, width, 1 - side)
@@ -41,7 +41,7 @@ def exchange(core: VectorCore, dst: Local, src: Local, width: int) -> None:
 
 
 def negate_left(core: VectorCore, plane: Local, width: int) -> None:
-    """The left halves of *plane*, `(rows, width)`, times -1 in place: those of sines."""
+    """Negate the left halves of *plane*, `(rows, width)`, in place: those of sines."""
     with core.independent():
         for left in half_of_rows(plane, width, 0):
             core.mul(left, left, -1.0)

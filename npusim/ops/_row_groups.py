@@ -1,4 +1,4 @@
-"""Groups of rows, each with its own scales: where a row's group ends stands in a group_index."""
+"""Groups of rows, each with its own scales; a group_index gives the end of each group."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Groups = tuple[int, ...]
 
 
 def check_group_index(contract: ops.Contract, index: Operand) -> None:
-    """A group_index must have an entry for each group, and there must not be too many."""
+    """A group_index must have one entry per group, and there must not be too many."""
     contract.require(
         len(index.shape) == 1 and 1 <= index.shape[0] <= MAX_GROUPS,
         f"group_index must have shape (groups,) with 1 to {MAX_GROUPS} of them, not {index.shape}; "
@@ -30,9 +30,9 @@ def check_group_index(contract: ops.Contract, index: Operand) -> None:
 
 
 def groups_by_end(index: Operand, rows: int, *, holds_counts: bool = False) -> Array:
-    """`(rows,)`: the group of each row, the first that ends after it; evenly for time alone.
+    """`(rows,)`: the group of each row, the first that ends after it; evenly split for time alone.
 
-    *index* holds the row after each group's last, or the counts of their rows.
+    *index* holds the end row of each group, or the sizes of the groups.
     """
     every, groups = np.arange(rows), index.shape[0]
     if index.array is None:
@@ -43,7 +43,7 @@ def groups_by_end(index: Operand, rows: int, *, holds_counts: bool = False) -> A
 
 
 def groups_of_pieces(group_of: Array, pieces: RowPieces) -> tuple[Integers, list[Groups]]:
-    """The group of the row before each piece, 0 before a core's first, and those of its rows.
+    """The group of the row before each piece, 0 before a core's first, and the groups of its rows.
 
     *group_of* is that of each row, `(rows,)`.
     """
@@ -53,15 +53,15 @@ def groups_of_pieces(group_of: Array, pieces: RowPieces) -> tuple[Integers, list
 
 
 def look_at(core: VectorCore, first: Local, count: int = 1) -> None:
-    """Hold *count* entries of a group_index, from *first* on, against the number of a row."""
-    # On the chip the row's number stands in a register; here it is known beforehand.
+    """Compare *count* entries of a group_index, from *first* on, with the number of a row."""
+    # On the chip the row number is in a register; here it is known in advance.
     entry_bytes = first.dtype.nbytes(1)
     body = ScalarLoad("end", first, entry_bytes), ScalarAlu("lt", "inside", 0, "end")
     core.emit(ScalarLoop(count, body))
 
 
 class GroupSearch:
-    """All of the group_index in the buffer, in which the scalar unit looks for groups of rows."""
+    """The whole group_index in the buffer, where the scalar unit searches for groups of rows."""
 
     def __init__(self, core: VectorCore, count: int) -> None:
         self.core = core
@@ -74,5 +74,5 @@ class GroupSearch:
         self.core.sync("mte2", "scalar")
 
     def advance(self, before: int, group: int) -> None:
-        """Look whether the next row belongs to *group*, when the last one belonged to *before*."""
+        """Test whether the next row is in *group*, if the last one was in *before*."""
         look_at(self.core, self.index[before : before + 1], 1 + group - before)

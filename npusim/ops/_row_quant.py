@@ -1,4 +1,4 @@
-"""Rows that are quantised by their largest magnitude: steps of several kernels, and the oracle's.
+"""Rows quantised by their largest magnitude: steps of several kernels, and the oracle's.
 
 .. code-block:: text
 
@@ -30,14 +30,14 @@ from npusim.kernel import (
 from npusim.ops import _vocabulary as ops
 
 LARGEST = {INT8: 127, INT4: 7}
-"""What the largest magnitude of a row becomes."""
+"""The quantised value of the largest magnitude of a row."""
 INT4_PER_INT32 = 8
 
 
 def output_of(
     contract: ops.Contract, x: Operand, target: DType, asked: str, remedy: str = "pad it"
 ) -> TensorSpec:
-    """What comes of *x* as *target*: int4, for which *asked* asks, is packed eight to an int32."""
+    """The output of *x* as *target*: int4, if *asked* says so, is packed eight to an int32."""
     if target is not INT4:
         return TensorSpec(x.shape, target.name)
     *outer, columns = x.shape
@@ -53,9 +53,9 @@ def output_of(
 
 
 def fold_max(core: VectorCore, row: Local, *, rest_last: bool = False) -> Local:
-    """Bring the largest elements of *row* `(width,)` into its first repeat, which is returned.
+    """Fold the largest elements of *row* `(width,)` into its first repeat, which is returned.
 
-    What is left behind the last whole repeat comes first, or *rest_last*.
+    The remainder after the last full repeat is folded first, or last with *rest_last*.
     """
     lanes = row.repeat_elements
     repeats, left = divmod(row.count, lanes)
@@ -71,15 +71,15 @@ def fold_max(core: VectorCore, row: Local, *, rest_last: bool = False) -> Local:
 
 
 def find_max(core: VectorCore, result: Local, row: Local) -> None:
-    """The largest element of *row* `(width,)`, which is overwritten, to *result* `(1,)`.
+    """Write the largest element of *row* `(width,)`, which is overwritten, to *result* `(1,)`.
 
-    As ReduceMaxInplace of the kernels does (dynamic_quant_base.h:200-248).
+    Like ReduceMaxInplace of the kernels (dynamic_quant_base.h:200-248).
     """
     core.whole_reduce("max", result, fold_max(core, row, rest_last=True))
 
 
 def find_absmax(core: VectorCore, result: Local, work: Local, values: Local) -> None:
-    """The largest magnitude of *values* `(width,)` to *result* `(1,)`, by way of *work*."""
+    """Write the largest magnitude of *values* `(width,)` to *result* `(1,)`, using *work*."""
     core.abs(work, values)
     find_max(core, result, work)
 
@@ -95,9 +95,9 @@ def find_factor(core: VectorCore, absmax: Register, largest: int, scale: Local) 
 
 
 def read_quotient(core: VectorCore, factors: TileQueue, largest: Local, absmax: Local) -> Local:
-    """`largest / absmax` by the vector pipe, its first element into register `factor`.
+    """Compute `largest / absmax` on the vector pipe, its first element into register `factor`.
 
-    Returns the tile of *factors*, from that pipe to the scalar unit, which the caller frees.
+    Returns the tile of *factors*, from the vector pipe to the scalar unit, which the caller frees.
     """
     core.emit(Binary("div", factors.alloc(), largest, absmax))
     factors.enque(factors.only)
@@ -107,7 +107,7 @@ def read_quotient(core: VectorCore, factors: TileQueue, largest: Local, absmax: 
 
 
 def fold_rows(core: VectorCore, plane: Local, rows: int) -> Local:
-    """Bring the largest elements of each row of fp32 or fp16 *plane* into its first repeat.
+    """Fold the largest elements of each row of fp32 or fp16 *plane* into its first repeat.
 
     Returns those, `(rows, lanes)`. *plane* is overwritten.
     """
@@ -122,9 +122,9 @@ def fold_rows(core: VectorCore, plane: Local, rows: int) -> Local:
 
 
 def round_by_int16(core: VectorCore, values: Local, dst: Local | None = None) -> Local:
-    """*values* as integers in fp16, ties to even, by way of int16 in their place.
+    """*values* as integers in fp16, ties to even, through int16 in place.
 
-    The result lies where *dst* does, or in the place of *values* too.
+    The result is at the address of *dst*, or of *values* itself.
     """
     whole = values.as_dtype(INT16, values.count)
     halves = (dst or values).as_dtype(FLOAT16, values.count)

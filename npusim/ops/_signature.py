@@ -1,11 +1,11 @@
-"""The parameters of an operator, read off the schema of its function in torch_npu.
+"""The parameters of an operator, from the schema of its function in torch_npu.
 
 A schema is a line such as those of op_plugin_functions.yaml:
 
     npu_swiglu(Tensor self, int dim=-1) -> Tensor
 
-Operators of the simulator alone are described the same way. There a type may be one of several, as
-in `Tensor|float other`.
+Operators that only the simulator has are described the same way. Their types may be alternatives,
+as in `Tensor|float other`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 NO_DEFAULT = inspect.Parameter.empty
-"""What a parameter has for a default that must be given."""
+"""Default of a parameter that is required."""
 
 PYTHON_TYPES = {
     "Tensor": "Array",
@@ -29,7 +29,7 @@ PYTHON_TYPES = {
     "Scalar": "float",
     "dtype": "str",
 }
-"""Types of schemas -> those of Python, where they have other names."""
+"""Types in schemas -> Python types, where their names differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,10 @@ class Parameter:
     name: str
     type: str
     """Its type in the schema: `Tensor`, `Tensor?`, `Tensor[]`, `int`, `str?`, ...; `dtype` where
-    torch_npu has an int that names one."""
+    torch_npu has an int that denotes one."""
     default: object = NO_DEFAULT
     by_name: bool = False
-    """Whether it can be given by name only."""
+    """Whether it is keyword-only."""
 
     @property
     def is_tensor(self) -> bool:
@@ -56,12 +56,12 @@ class Parameter:
 
     @property
     def may_be_none(self) -> bool:
-        """Whether None can be given."""
+        """Whether it accepts None."""
         return self.type.endswith("?")
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The types that it or its elements may have: `("Tensor", "float")` of `Tensor|float`."""
+        """The types of it or its elements: `("Tensor", "float")` for `Tensor|float`."""
         return tuple(word.partition("[")[0] for word in self.type.removesuffix("?").split("|"))
 
     @property
@@ -71,13 +71,13 @@ class Parameter:
 
     @property
     def length(self) -> int | None:
-        """How many elements a list must have, as in `bool[2]`; None is any number."""
+        """Required length of a list, as in `bool[2]`; None is any."""
         inner = self.type.partition("[")[2].partition("]")[0]
         return int(inner) if inner else None
 
     @property
     def annotation(self) -> str:
-        """Its type as Python writes it: `Array | None` for `Tensor?`."""
+        """Its type in Python syntax: `Array | None` for `Tensor?`."""
         words = [PYTHON_TYPES.get(word, word) for word in self.type.removesuffix("?").split("|")]
         return " | ".join([*words, "None"] if self.may_be_none else words)
 
@@ -128,13 +128,13 @@ def _without_alias(kind: str) -> str:
 
 
 def _value(text: str) -> object:
-    """A default; a list is a tuple, which nobody can change."""
+    """A default; a list becomes a tuple, which is immutable."""
     value = literal_eval(text)
     return tuple(value) if isinstance(value, list) else value
 
 
 def of_python(declared: inspect.Parameter) -> Parameter:
-    """A parameter of a Python function, whose type is what its annotation says in schemas.
+    """A parameter of a Python function, with its annotation as a schema type.
 
     One without an annotation or a default is a tensor.
     """
@@ -154,11 +154,11 @@ def of_python(declared: inspect.Parameter) -> Parameter:
 def renamed(
     parameters: tuple[Parameter, ...], names: Mapping[str, str], absent: tuple[str, ...]
 ) -> tuple[Parameter, ...]:
-    """*parameters* by other *names*, without those that are *absent*."""
+    """*parameters* with other *names*, without those that are *absent*."""
     kept = (each for each in parameters if each.name not in absent)
     return tuple(replace(each, name=names.get(each.name, each.name)) for each in kept)
 
 
 def python_signature(parameters: tuple[Parameter, ...]) -> inspect.Signature:
-    """*parameters* as `inspect` has them."""
+    """*parameters* as a signature of `inspect`."""
     return inspect.Signature([each.in_python for each in parameters])

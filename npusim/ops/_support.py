@@ -1,14 +1,14 @@
-"""Which inputs an operator supports: rows of a table.
+"""The inputs that an operator supports, as rows of a table.
 
 A row says which types, layouts and ranks of tensors, which values of attributes and which product
-lines go together. The rows are what refusals say, and what the operator's page shows.
+lines go together. Refusals and the operator's page are derived from the rows.
 
     support=(
         Row(on=A2_A3, x=(FLOAT16, BFLOAT16, FLOAT32)),
         Row(on=ATLAS_INFERENCE, x=(FLOAT16, FLOAT32)),
     )
 
-Sizes that tensors have in common bear one name, as in `Operands((FLOAT16,), shape="rows columns")`
+Sizes that tensors have in common have one name, as in `Operands((FLOAT16,), shape="rows columns")`
 for x and `Operands((FLOAT16,), shape="columns")` for a bias.
 """
 
@@ -26,18 +26,18 @@ from npusim.ops._signature import Parameter
 A2_A3 = ("Atlas A2", "Atlas A3")
 ATLAS_INFERENCE = ("Atlas inference",)
 EVERYWHERE = (*A2_A3, *ATLAS_INFERENCE)
-"""Product lines, as devices name theirs."""
+"""All product lines, by their names in device files."""
 
 MAX_RANK = 8
-"""aclnn takes tensors of up to eight dimensions (ops-nn, aclnn parameter checks)."""
+"""aclnn accepts tensors of up to eight dimensions (ops-nn, aclnn parameter checks)."""
 MAX_TENSORS = 128
-"""A list has at most so many (aclnn_grouped_matmul.cpp)."""
+"""Most tensors in a list (aclnn_grouped_matmul.cpp)."""
 
 Presence = Literal["required", "optional", "absent"]
 
 
 def listed(names: tuple[str, ...], last: str = "or") -> str:
-    """Names as a sentence lists them.
+    """Names as a list in a sentence.
 
     >>> listed(("float32", "float16", "bfloat16"))
     'float32, float16 or bfloat16'
@@ -46,7 +46,7 @@ def listed(names: tuple[str, ...], last: str = "or") -> str:
 
 
 def dimensions(least: int, most: int) -> str:
-    """So many dimensions, in words.
+    """A range of dimensions in words.
 
     >>> [dimensions(*ranks) for ranks in ((1, 8), (0, 7), (2, 2), (2, 6))]
     ['at least one dimension', 'at most 7 dimensions', 'two dimensions', '2 to 6 dimensions']
@@ -63,21 +63,21 @@ _WORDS = {1: "one", 2: "two", 3: "three", 4: "four"}
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """What a tensor, or each of a list of tensors, may be in a row."""
+    """What a tensor, or each tensor of a list, may be in a row."""
 
     dtypes: tuple[DType, ...] = ()
     layouts: tuple[str, ...] = ("ND",)
     ranks: tuple[int, int] = (0, MAX_RANK)
     """The fewest and the most dimensions."""
     shape: str = ""
-    """Names of its sizes, as in `rows columns`: one name is one size in all tensors of a call, a
-    number is itself, and `*rows` is any number of sizes."""
+    """Names of its sizes, as in `rows columns`: the same name is the same size in all tensors of a
+    call, a number stands for itself, and `*rows` for any number of sizes."""
     shape_code: Code = Code.INVALID_PARAMETER
-    """What CANN returns where it has another shape."""
+    """CANN's return code for another shape."""
     presence: Presence = "optional"
-    """Whether it must be given, where the signature lets it be None."""
+    """Whether it must be given, if the signature allows None."""
     most: int = MAX_TENSORS
-    """The most tensors of a list."""
+    """Most tensors in a list."""
 
     def __post_init__(self) -> None:
         if self.shape.count("*") > 1:
@@ -91,7 +91,7 @@ class Operands:
             object.__setattr__(self, "ranks", (max(least, self.ranks[0]), most))
 
     def takes(self, dtype: DType, layout: str, rank: int) -> bool:
-        """Whether it may be such a tensor."""
+        """Whether such a tensor is accepted."""
         least, most = self.ranks
         return dtype in self.dtypes and layout in self.layouts and least <= rank <= most
 
@@ -100,7 +100,7 @@ ABSENT = Operands(presence="absent")
 
 
 def required(*dtypes: DType, **more: Any) -> Operands:
-    """What must be given in a row, of one of *dtypes*, though the signature lets it be None."""
+    """A tensor of one of *dtypes* that is required in a row, though the signature allows None."""
     return Operands(dtypes, presence="required", **more)
 
 
@@ -110,21 +110,21 @@ Entries = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, init=False, eq=False)
 class Row:
-    """A combination that is supported; two are the same only if they are one.
+    """A supported combination; rows compare by identity.
 
-    Each tensor is an :class:`Operands`, a type or a tuple of types; one that may be None and that
-    the row does not name must be None. An attribute that the row names has one of the values of
-    the tuple.
+    Each tensor is an :class:`Operands`, a type or a tuple of types; an optional tensor that the row
+    does not name must be None. An attribute that the row names must have one of the values in the
+    tuple.
     """
 
     on: tuple[str, ...]
     """Product lines."""
     template: str | None
-    """The kernel that takes it, where types alone decide that."""
+    """The kernel that accepts it, if types alone decide."""
     facts: Any
-    """What the operator's own code keeps of the row."""
+    """Data that the operator's own code attaches to the row."""
     entries: Mapping[str, Any]
-    """Parameter -> an `Operands`, or the values that an attribute may have."""
+    """Parameter -> an `Operands`, or the allowed values of an attribute."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class Row:
         return entry
 
     def values(self, name: str) -> tuple[Any, ...] | None:
-        """What the attribute called *name* may be; None is anything."""
+        """Allowed values of the attribute called *name*; None is any."""
         entry: tuple[Any, ...] | None = self.entries.get(name)
         return entry
 
@@ -169,9 +169,9 @@ def alike(
     shapes: Mapping[str, str] | None = None,
     **others: object,
 ) -> tuple[Row, ...]:
-    """A row for each of *dtypes*, which all tensors of *names* have; *others* are the same in all.
+    """A row for each of *dtypes*, shared by all tensors of *names*; *others* are the same in all.
 
-    *shapes* has names of their sizes, see `Operands.shape`.
+    *shapes* has the names of their sizes, see `Operands.shape`.
 
     >>> from npusim.data.dtypes import FLOAT16, FLOAT32
     >>> [row.entries["gamma"].dtypes for row in alike((FLOAT16, FLOAT32), "x", "gamma")]
@@ -185,7 +185,7 @@ def alike(
 
 
 def check_support(who: str, support: tuple[Row, ...], parameters: tuple[Parameter, ...]) -> None:
-    """Raise TypeError unless the rows of operator *who* fit its *parameters*."""
+    """Raise TypeError unless the rows of operator *who* match its *parameters*."""
     if not support:
         raise TypeError(
             f"{who}: an operator must have at least one row of support, not none; say which types "
@@ -226,15 +226,15 @@ def _check_entry(who: str, parameter: Parameter, entry: object) -> None:
 
 
 class Fact(NamedTuple):
-    """What an argument of a call turned out to be."""
+    """A property of an argument of a call."""
 
     parameter: str
     kind: Literal["type", "layout", "rank", "length", "given", "left out", "value"]
     value: Any = None
-    """The type, ...; of a rank `(type, layout, dimensions)`, of a length tensors of a list."""
+    """The type, ...; for a rank `(type, layout, dimensions)`, for a length that of a list."""
 
     def holds(self, row: Row) -> bool:
-        """Whether *row* takes it."""
+        """Whether *row* accepts it."""
         name, value = self.parameter, self.value
         match self.kind:
             case "type":
@@ -252,7 +252,7 @@ class Fact(NamedTuple):
         return value in (row.values(name) or (value,))
 
     def in_words(self, name: str) -> str:
-        """It in words, of a tensor called *name*: `x of float16`."""
+        """A description, for a tensor called *name*: `x of float16`."""
         match self.kind:
             case "type":
                 return f"{name} of {self.value}"
@@ -269,39 +269,39 @@ class Fact(NamedTuple):
         return f"{name}={self.value}"
 
 
-@lru_cache(maxsize=4096)  # a few for each tensor of each operator; every call asks again
+@lru_cache(maxsize=4096)  # a few per tensor of each operator; every call looks them up
 def rows_with(rows: tuple[Row, ...], fact: Fact) -> tuple[Row, ...]:
-    """Those of *rows* that take *fact*."""
+    """Those of *rows* that accept *fact*."""
     return tuple(row for row in rows if fact.holds(row))
 
 
 @dataclass(slots=True)
 class Narrowing:
-    """The rows of support that still fit a call, while its arguments are looked at one by one."""
+    """The rows of support that still match a call, while its arguments are checked one by one."""
 
     series: str
     rows: tuple[Row, ...]
-    """Those of the product line."""
+    """The rows of the product line."""
     left: tuple[Row, ...]
-    """The rows that take all that was looked at."""
+    """The rows that accept all arguments checked so far."""
     seen: list[tuple[str, Fact]] = field(default_factory=list)
-    """What narrowed them, and what the argument is called: `x[1]` of a list."""
+    """The facts that narrowed them, and the name of the argument: `x[1]` in a list."""
     names: set[str] = field(default_factory=set)
-    """Names of the arguments that were looked at."""
+    """Names of the arguments checked so far."""
     sizes: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """The sizes that tensors had, by name: one, or several of `*rows`."""
+    """The sizes of tensors, by name: one, or several for `*rows`."""
     origins: dict[str, str] = field(default_factory=dict)
-    """The tensor that had each of these names first."""
+    """The tensor in which each of these names first occurred."""
 
     def note(self, name: str, fact: Fact) -> None:
-        """Keep the rows that take *fact*, what an argument called *name* is."""
+        """Keep the rows that accept *fact* about the argument called *name*."""
         left = rows_with(self.left, fact)
         if len(left) < len(self.left):
             self.seen.append((name, fact))
             self.left = left
 
     def other_shape(self, name: str, shape: tuple[int, ...]) -> str | None:
-        """What *shape* of the tensor called *name* must be, for a refusal; None if it is that."""
+        """The required shape of the tensor called *name*, for a refusal; None if *shape* fits."""
         words = self.left[0].operands(name).shape.split()
         if not words:
             return None
@@ -319,7 +319,7 @@ class Narrowing:
     def when(self, admitted: Callable[[tuple[Row, ...]], object]) -> str:
         """What narrows *admitted*, as `with x of float16 on Atlas A2`, for a refusal.
 
-        Of the arguments that were looked at the fewest that explain it, early ones first.
+        It names the fewest of the arguments checked that explain it, early ones first.
         """
         now = _unordered(admitted(self.left))
         causes = list(self.seen)
@@ -336,7 +336,7 @@ class Narrowing:
 
 
 def _by_name(words: list[str], shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    """The sizes of *shape*: one of each name, several of `*rows`; none where they do not fit."""
+    """The sizes in *shape*: one per name, several for `*rows`; empty if they do not match."""
     many, found, at = len(shape) - len(words) + 1, {}, 0
     if many < 0 or (many != 1 and not any(word.startswith("*") for word in words)):
         return {}
@@ -350,7 +350,7 @@ def _unordered(found: Any) -> object:
     return frozenset(found) if isinstance(found, tuple) else found
 
 
-# ---- what may be, over several rows ----
+# ---- allowed values, over several rows ----
 
 
 @lru_cache(maxsize=4096)
@@ -380,7 +380,7 @@ def lengths_of(rows: tuple[Row, ...], name: str) -> int:
 
 @lru_cache(maxsize=4096)
 def values_of(rows: tuple[Row, ...], name: str) -> tuple[object, ...] | None:
-    """The values that the attribute called *name* may have; None is anything."""
+    """Allowed values of the attribute called *name*; None is any."""
     found: list[Any] = []
     for row in rows:
         values = row.values(name)

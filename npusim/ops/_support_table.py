@@ -1,4 +1,4 @@
-"""The rows of support as a table: on the command line, and in the documents."""
+"""The rows of support as a table, for the command line and the documents."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from npusim.ops._support import MAX_RANK, Operands, Row, dimensions, listed
 
 
 def support_table(operator: Operator) -> tuple[tuple[str, ...], ...]:
-    """A header and lines of text: product lines, tensors, attributes, and the kernel where types
-    alone decide that."""
+    """A header and lines of text: product lines, tensors, attributes, and the kernel if types alone
+    decide it."""
     support = _merged(operator.support)
     named = [
         each for each in operator.parameters if any(each.name in row.entries for row in support)
@@ -31,7 +31,7 @@ def support_table(operator: Operator) -> tuple[tuple[str, ...], ...]:
 
 
 def support_text(operator: Operator) -> str:
-    """The same as a table of Markdown, which reads well as plain text, too."""
+    """The same as a Markdown table, which is also readable as plain text."""
     header, *lines = support_table(operator)
     widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
     ruled = [header, tuple("-" * width for width in widths), *lines]
@@ -42,7 +42,7 @@ def support_text(operator: Operator) -> str:
 
 
 def _cell(entry: Any, parameter: Parameter) -> str:
-    """What a tensor or an attribute may be; nothing for a tensor that must be left out."""
+    """What a tensor or an attribute may be; empty for a tensor that must be left out."""
     if entry is None:
         return "-" if parameter.is_tensor else "any"
     if not isinstance(entry, Operands):
@@ -61,7 +61,7 @@ def _cell(entry: Any, parameter: Parameter) -> str:
 
 
 def _merged(support: tuple[Row, ...]) -> list[Row]:
-    """Rows that differ in the types of one tensor as one row."""
+    """Merge rows that differ in the types of one tensor."""
     found: list[Row] = []
     for row in support:
         if found and (both := _both(found[-1], row)) is not None:
@@ -72,7 +72,7 @@ def _merged(support: tuple[Row, ...]) -> list[Row]:
 
 
 def _both(first: Row, second: Row) -> Row | None:
-    """The two as one row, None unless they differ in the types of one tensor alone."""
+    """Both as one row; None unless they differ only in the types of one tensor."""
     if (first.on, first.template) != (second.on, second.template):
         return None
     entries = dict(first.entries)

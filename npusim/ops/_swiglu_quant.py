@@ -1,4 +1,4 @@
-"""What npu_swiglu_quant and npu_dequant_swiglu_quant share: swiglu of the halves of rows."""
+"""Parts shared by npu_swiglu_quant and npu_dequant_swiglu_quant: swiglu of the halves of rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from npusim.ops._swish import exp_plus_1_of
 
 
 def check_halves(contract: ops.Contract, x: Operand) -> None:
-    """Rows of *x* must be cut in half, and not be empty where there are any."""
+    """Rows of *x* must have an even length, which is not 0 if there are any rows."""
     columns = x.shape[-1]
     contract.require(
         columns % 2 == 0,

@@ -1,6 +1,6 @@
-"""Steps of kernels that weigh elements by their sigmoid, `a / (exp(-a) + 1)`, in fp32.
+"""Steps of kernels that weight elements by their sigmoid, `a / (exp(-a) + 1)`, in fp32.
 
-What precision Exp has is not public: the nearest fp32 number is assumed.
+The precision of Exp is not public: correct rounding to fp32 is assumed.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from npusim.kernel import VectorCore
 
 
 def exp_plus_1(core: VectorCore, dst: Local, a: Local, factor: float = -1.0) -> None:
-    """`dst = exp(factor x a) + 1`, of fp32 `(n,)`; *dst* may be *a*."""
+    """`dst = exp(factor x a) + 1`, for fp32 `(n,)`; *dst* may be *a*."""
     core.mul(dst, a, factor)
     core.exp(dst, dst)
     core.add(dst, dst, 1.0)
 
 
 def invert(core: VectorCore, values: Local, ones: Local) -> None:
-    """`values = 1 / values` of fp32 `(n,)`, where *ones* is a block of 1 read again and again."""
-    # Strided operands are whole repeats, or less than one: what is left of them comes apart.
+    """`values = 1 / values` for fp32 `(n,)`; *ones* is a block of 1 that is read repeatedly."""
+    # Strided operands are full repeats, or less than one: the remainder is processed separately.
     whole = values.count // FLOATS_PER_REPEAT * FLOATS_PER_REPEAT
     with core.independent():
         for part in (values[:whole], values[whole:]):

@@ -1,4 +1,4 @@
-"""What the page of an operator is written with, besides :mod:`npusim.kernel`.
+"""Imports for the module of an operator, besides :mod:`npusim.kernel`.
 
 The declaration: :class:`Operator`, the :class:`TorchFunction` whose schema gives its parameters,
 and its :class:`Row` s of support. The functions it names get a :class:`Contract` (check), a

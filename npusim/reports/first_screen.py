@@ -26,10 +26,11 @@ AROUND: dict[Known, str] = {
     "launch": costs.COLORS["launch"],
     "earlier": costs.COLORS[costs.EARLIER],
 }
-COLORS = AROUND | dict(
-    zip((cause for cause in CAUSES if cause not in AROUND), style.MANY_COLORS, strict=False)
-)
+OTHERS = [color for color in style.MANY_COLORS if color not in AROUND.values()]
+COLORS = AROUND | dict(zip((cause for cause in CAUSES if cause not in AROUND), OTHERS, strict=True))
 """Cause -> the colour of its part of the time, the same on every page."""
+FEW = 3
+"""So few measured kernels are a rough guide."""
 LINKS: Mapping[Known, str] = {
     "gm": "global memory",
     "l2 reads": "L2 reads",
@@ -77,15 +78,13 @@ def _of_peak(run: Record) -> tuple[str, str]:
     if done.cube_ops:
         dtype = max(done.cube_dtypes, key=lambda name: done.cube_dtypes[name])
         peak, count, kind = limits.cube(run.device, dtype).per_s, done.cube_ops, dtype
-        unit = "TFLOPS" if dtype_named(dtype).is_float else "TOPS"
+        unit = "FLOPS" if dtype_named(dtype).is_float else "OPS"
     else:
         peak, count = limits.vector(run.device, done.vector_bits).per_s, done.vector_ops
-        kind, unit = f"{done.vector_bits}-bit vector", "T operations a second"
+        kind, unit = f"{done.vector_bits}-bit vector", "OPS"
     reached = count / seconds
-    return (
-        percent(reached / peak),
-        f"of the {kind} peak, {reached / 1e12:.3g} of {peak / 1e12:.4g} {unit}",
-    )
+    rates = f"{style.ops_named(reached, unit)} of {style.ops_named(peak, unit)}"
+    return percent(reached / peak), f"of the {kind} peak, {rates}"
 
 
 def _of_bandwidth(run: Record) -> tuple[str, str]:
@@ -102,7 +101,8 @@ def error(run: Record) -> tuple[str, str]:
         return "unknown", "expected error: no measurement of your own kernel is known"
     if known.p90 is None:
         return "unvalidated", f"no public measurement of this operator on {known.series}"
-    kernels = f"{known.rows} measured kernel{'' if known.rows == 1 else 's'}"
+    only = "only " if known.rows <= FEW else ""
+    kernels = f"{only}{known.rows} measured kernel{'' if known.rows == 1 else 's'}"
     return f"± {percent(known.p90)}", f"expected error in 9 of 10 cases, from {kernels}"
 
 

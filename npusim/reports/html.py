@@ -26,7 +26,7 @@ from npusim.trace.record import Record
 from npusim.trace.summary import WORDS, Level
 
 if TYPE_CHECKING:
-    from npusim.chip import Progress
+    from npusim.chip import Progress, Stage
 
 __all__ = ["glimpse", "report"]
 
@@ -113,7 +113,7 @@ def _whose(runs: Sequence[Record], names: Sequence[Head]) -> list[str]:
 # ---- timelines ----
 
 
-def _unheard(_: str, __: float) -> None:
+def _unheard(_: Stage, __: float) -> None:
     """Nobody hears how far a page is."""
 
 

@@ -101,6 +101,7 @@ class Lanes extends Zoomed {
   paint(g) {
     const ink = this.color("ink"), soft = this.color("soft"), fade = this.color("fade");
     this.inks = { ink, soft, fade };
+    this.opened = new Map();
     g.textBaseline = "middle";
     if (!this.rows.length) {
       g.fillStyle = soft;
@@ -141,11 +142,17 @@ class Lanes extends Zoomed {
   }
   lane(g, row) {
     const opened = [], names = this.spans(g, row, { lane: row.lane }, opened);
-    for (const part of opened) names.push(...this.spans(g, row, { lane: row.lane, part }, []));
+    for (const part of opened) {
+      this.opened.set(`${row.lane} ${part}`, { lane: row.lane, part });
+      names.push(...this.spans(g, row, { lane: row.lane, part }, []));
+    }
     this.path(g, row);
     g.font = `11px ${FONT}`;
     g.textAlign = "left";
-    for (const [lane, i, room] of names) {
+    // Neighbours may come from different parts.
+    names.sort(([one, i], [other, n]) => one.start[i] - other.start[n]);
+    for (const [place, [lane, i, own]] of names.entries()) {
+      const next = names[place + 1], room = next ? Math.min(own, this.x(next[0].start[next[1]]) - this.x(Math.max(this.from, lane.start[i]))) : own;
       const text = this.data.words[lane.ops[i][1]];
       g.fillStyle = this.asked !== "" && !this.fits.get(lane.ops[i]) ? this.inks.soft : "black";
       if (g.measureText(text).width < room - 6) g.fillText(text, Math.max(LEFT, this.x(lane.start[i])) + 4, row.y + ROW / 2);
@@ -221,21 +228,34 @@ class Lanes extends Zoomed {
       if (pipe === row.pipe && until >= this.from && since <= this.to)
         g.fillRect(this.x(since), row.y + ROW - 3, Math.max(1, this.x(until) - this.x(since)), 3);
   }
-  flag(l, set, wait) {
-    // Where a flag inside a core begins and ends: its lane, pipe and time.
-    const lane = this.data.lanes[l];
-    return { from: [l, lane.ops[set][0], lane.end[set]], to: [l, lane.ops[wait][0], lane.free[wait]] };
+  // The set of a flag inside a core that a wait took, and what the flag carries; null if none is known.
+  setOf({ lane: l, part, op }) {
+    const lane = this.laneOf({ lane: l, part });
+    if (part !== undefined) return lane.sets.has(op) ? this.behind.find(l, lane.sets.get(op)) : null;
+    const [set, words] = lane.setter.get(op) ?? [];
+    return set === undefined ? null : { lane: l, op: set, words };
+  }
+  // Where a flag that a wait took begins and ends: its lane, pipe and time; undefined if none is known.
+  flag(wait) {
+    const lane = this.laneOf(wait), set = this.setOf(wait), pipe = lane.ops[wait.op][0];
+    if (!set) return this.other(wait);
+    const from = this.laneOf(set);
+    return { from: [wait.lane, from.ops[set.op][0], from.end[set.op]], to: [wait.lane, pipe, lane.free[wait.op]] };
   }
   arrows(g) {
     const most = 150, shown = [], across = [], seen = new Set(), picked = this.picked;
     const inside = ({ from, to }) => to[2] >= this.from && from[2] <= this.to;
+    // Those that a pipe stood still for.
+    const add = (of, op) => {
+      const lane = this.laneOf(of);
+      if (shown.length > most || lane.free[op] < this.from || lane.start[op] > this.to) return;
+      const flag = this.flag({ ...of, op });
+      if (flag && flag.from[2] > lane.start[op] && inside(flag)) shown.push(flag);
+    };
     for (const row of this.rows)
       if (row.lane !== undefined && row.y + ROW > this.top && row.y < this.top + this.high) seen.add(row.lane);
-    this.data.lanes.forEach((lane, l) => {
-      if (!seen.has(l)) return;
-      for (const [wait, [set]] of lane.setter)
-        if (lane.end[set] > lane.start[wait] && shown.length <= most && inside(this.flag(l, set, wait))) shown.push(this.flag(l, set, wait));
-    });
+    for (const l of seen) for (const wait of this.data.lanes[l].setter.keys()) add({ lane: l }, wait);
+    for (const of of this.opened.values()) for (const wait of this.laneOf(of)?.sets.keys() ?? []) add(of, wait);
     for (const flag of this.data.handed)
       if (seen.has(flag.to[0]) && across.length <= most && inside(flag)) across.push(flag);
     g.save();
@@ -244,19 +264,15 @@ class Lanes extends Zoomed {
     g.clip();
     if (shown.length <= most) for (const flag of shown) this.arrow(g, flag, false, this.inks.ink);
     if (across.length <= most) for (const flag of across) this.arrow(g, flag, false, this.color("link"));
-    if (picked && picked.part === undefined) {
-      const lane = this.data.lanes[picked.lane];
-      for (const wait of this.waited(lane, picked.op)) {
-        const own = lane.setter.has(wait), flag = own ? this.flag(picked.lane, lane.setter.get(wait)[0], wait) : this.other(picked.lane, wait);
-        if (flag) this.arrow(g, flag, true, own ? this.inks.ink : this.color("link"));
-      }
-    }
+    const waits = picked ? this.waited(this.laneOf(picked), picked.op) : [];
+    for (const flag of waits.map((op) => this.flag({ ...picked, op })))
+      if (flag) this.arrow(g, flag, true, flag.from[0] === flag.to[0] ? this.inks.ink : this.color("link"));
     g.restore();
   }
-  other(l, wait) {
-    // The flag of another core that a wait took.
-    const lane = this.data.lanes[l], pipe = lane.ops[wait][0];
-    return this.data.handed.find(({ to }) => to[0] === l && to[1] === pipe && Math.abs(to[2] - lane.free[wait]) < 1e-9);
+  // The flag of another core that a wait took.
+  other(wait) {
+    const lane = this.laneOf(wait), pipe = lane.ops[wait.op][0], free = lane.free[wait.op];
+    return this.data.handed.find(({ to }) => to[0] === wait.lane && to[1] === pipe && Math.abs(to[2] - free) < 1e-9);
   }
   arrow(g, { from: [l0, p0, set], to: [l1, p1, passed] }, strong, color) {
     const from = this.places.get(`${l0} ${p0}`), to = this.places.get(`${l1} ${p1}`);

@@ -17,9 +17,8 @@ function decoded(data) {
     for (const [body, words] of lane.calls)
       for (const op of data.bodies[body]) { ops.push(op); shift.push(words); }
     const setter = new Map(lane.waits.map(([wait, set, words]) => [wait, [set, words]]));
-    const waiters = new Map(lane.waits.map(([wait, set]) => [set, wait]));
     const path = lane.path.map(([pipe, since, until]) => [pipe, since * us, until * us]);
-    return { ...lane, start, free, end, cycles: lane.free, ops, shift, setter, waiters, path, ...sorted(ops, data.pipes) };
+    return { ...lane, start, free, end, cycles: lane.free, ops, shift, setter, path, ...sorted(ops, data.pipes) };
   });
   const total = data.cycles * us, end = Math.max(total, data.end_us);
   const handed = data.handed.map(([l0, p0, set, l1, p1, passed]) => ({ from: [l0, p0, set * us], to: [l1, p1, passed * us] }));
@@ -40,6 +39,14 @@ class Timeline extends Lanes {
     const { waiting } = this;
     this.waiting = null;
     if (waiting) waiting(); else this.draw();
+    // Once, what is chosen is added up again of the micro-ops that are there now.
+    if (this.behind.awaited || !this.isCoarse || !this.chosen) return;
+    this.isCoarse = false;
+    this.show();
+  }
+  choose(one, other, done) {
+    for (const each of [this, ...this.peers]) each.isCoarse = true;
+    super.choose(one, other, done);
   }
 
   // ---- what ----
@@ -216,17 +223,17 @@ class Timeline extends Lanes {
     return found;
   }
   reason(found) {
-    const lane = this.laneOf(found), { lane: l, op: i } = found, words = this.data.words, lines = [];
+    const lane = this.laneOf(found), i = found.op, words = this.data.words, lines = [];
     for (const wait of this.waited(lane, i)) {
-      const set = lane.setter.get(wait), took = time(lane.free[wait] - lane.start[wait]);
-      const text = words[lane.ops[wait][2]];
+      const set = this.setOf({ ...found, op: wait }), took = time(lane.free[wait] - lane.start[wait]);
+      const text = words[lane.ops[wait][2]], across = set ? undefined : this.other({ ...found, op: wait });
       if (set) {
-        const producer = this.before(lane, set[0]);
-        const carried = words[set[1]] ? `, ${words[set[1]]}` : "";
-        const line = [`${took} for ${text}${carried}: raised at ${time(lane.end[set[0]])}`];
-        if (producer !== null) line.push(" by ", this.link(l, producer));
+        const own = this.laneOf(set), producer = this.before(own, set.op);
+        const carried = words[set.words] ? `, ${words[set.words]}` : "";
+        const line = [`${took} for ${text}${carried}: raised at ${time(own.end[set.op])}`];
+        if (producer !== null) line.push(" by ", this.link({ ...set, op: producer }));
         lines.push(line);
-      } else if (found.part === undefined && this.other(l, wait)) lines.push(this.raised(took, text, this.other(l, wait)));
+      } else if (across) lines.push(this.raised(took, text, across));
       else if (!text.startsWith("set_flag") && !text.startsWith("cross_core_set"))
         lines.push([`${took} for ${text}`]);
     }
@@ -239,12 +246,12 @@ class Timeline extends Lanes {
     // The flag of another core, and what that core had done before.
     const lane = this.data.lanes[l], op = lane.pipes[pipe].findLast((i) => lane.end[i] <= us + 1e-9);
     const line = [`${took} for ${text}: raised at ${time(us)} by ${lane.name}, ${this.data.pipes[pipe]}`];
-    if (op !== undefined) line.push(" after ", this.link(l, op));
+    if (op !== undefined) line.push(" after ", this.link({ lane: l, op }));
     return line;
   }
-  link(l, op) {
-    const made = node("a", this.data.words[this.data.lanes[l].ops[op][1]]);
-    made.addEventListener("click", () => this.go({ lane: l, op }));
+  link(to) {
+    const made = node("a", this.data.words[this.laneOf(to).ops[to.op][1]]);
+    made.addEventListener("click", () => this.go(to));
     return made;
   }
   before(lane, set) {

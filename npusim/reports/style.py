@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from textwrap import wrap
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ __all__ = [
     "legend_below",
     "look",
     "new_axes",
+    "ops_named",
     "percent",
     "plain",
     "points",
@@ -80,7 +82,7 @@ ENTRY_POINTS = 40.0
 """An entry of a legend takes so much next to its text: its patch, and space before the next."""
 LEGEND_SHARE = 0.85
 """The axis label and the legend share so much of the width of a figure."""
-LONG_TITLE = 90
+LONG_TITLE = 94
 """Characters that fit above a picture of usual width."""
 
 
@@ -193,6 +195,18 @@ def rate_named(bytes_per_s: float) -> str:
     return f"{bytes_per_s / 1e9:.4g} GB/s"
 
 
+def ops_named(per_s: float, unit: str) -> str:
+    """How many operations a second, in *unit* with the prefix that fits.
+
+    >>> ops_named(707.8e12, "OPS"), ops_named(2.35e5, "FLOPS"), ops_named(12.0, "OPS")
+    ('707.8 TOPS', '235 kFLOPS', '12 OPS')
+    """
+    for power, prefix in ((12, "T"), (9, "G"), (6, "M"), (3, "k")):
+        if per_s >= 10**power:
+            return f"{per_s / 10**power:.4g} {prefix}{unit}"
+    return f"{per_s:.4g} {unit}"
+
+
 def span_named(us: float) -> str:
     """A time that may be long, as text.
 
@@ -239,12 +253,28 @@ def plain(text: str) -> str:
 def title(ax: Axes, text: str, longest: int = LONG_TITLE) -> None:
     """Write *text* at the left above the picture; a long one goes on after its first colon.
 
-    No line has more than *longest* characters.
+    No line has more than *longest* characters; one that has ends with a clause if it can.
     """
     if len(text) > longest:
         text = text.replace(": ", ":\n", 1)
-    lines = [part for line in text.split("\n") for part in wrap(line, longest) or [""]]
+    lines = [part for line in text.split("\n") for part in _wrapped(line, longest)]
     ax.set_title(plain("\n".join(lines)), loc="left", size=TITLE_POINTS, color=INK)
+
+
+def _wrapped(line: str, longest: int) -> list[str]:
+    """*line* in lines that end with a clause where these are not too long.
+
+    >>> _wrapped("busy for 9 us; next copies (in few words: slow)", 30)
+    ['busy for 9 us; next copies', '(in few words: slow)']
+    """
+    first, *others = re.split(r"(?<=;) | (?=\()", line)
+    found = [first]
+    for clause in others:
+        if len(found[-1]) + 1 + len(clause) <= longest:
+            found[-1] += f" {clause}"
+        else:
+            found.append(clause)
+    return [part for own in found for part in wrap(own, longest) or [""]]
 
 
 @cache

@@ -26,6 +26,8 @@ __all__ = ["MOST_SPANS", "has_details", "payload"]
 MOST_SPANS = 120_000
 """Above it a page has a summary unless all is asked for: of that many micro-ops, a page has some
 megabytes, and a browser draws them while one drags."""
+MOST_HANDED = 20_000
+"""Flags between cores that a page has room for."""
 CHUNK_OPS = 1 << 16
 """Joined micro-ops are packed so many at a time: a browser unpacks a chunk in some milliseconds."""
 
@@ -64,7 +66,7 @@ def payload(trace: Trace, code: dict[Line, str], level: Level | None = None) -> 
         "bodies": bodies.written,
         "chunks": list(bodies.chunks.known),
         "lanes": lanes,
-        "handed": _handed(trace, groups) if summary is None else [],
+        "handed": _handed(trace, groups),
         "level": level,
         "words": list(bodies.words.known),
     }
@@ -97,7 +99,7 @@ def _path(trace: Trace) -> dict[int, list[list[int]]]:
 
 def _handed(trace: Trace, groups: list[tuple[LaneTrace, tuple[int, ...]]]) -> list[list[int]]:
     """Flags between lanes of the page: lane and pipe that raised each and when, lane and pipe that
-    stood still for it and until when."""
+    stood still for it and until when. There are none where there is no room for all."""
     places = {core: place for place, (_, cores) in enumerate(groups) for core in cores}
     found = []
     for each in handed(trace.lanes, [lane for lane, _ in groups]):
@@ -107,7 +109,7 @@ def _handed(trace: Trace, groups: list[tuple[LaneTrace, tuple[int, ...]]]) -> li
             wait_pipe = style.PIPES.index(each.waiter.ops[each.wait_index].pipe)
             set_at, passed_at = each.setter.end[each.set_index], each.waiter.free[each.wait_index]
             found.append([start, set_pipe, int(set_at), end, wait_pipe, int(passed_at)])
-    return found
+    return found if len(found) <= MOST_HANDED else []
 
 
 class _Bodies:
@@ -188,6 +190,7 @@ def _lane(
     times = []
     places = np.full(len(lane.program), NOBODY)
     """Where each micro-op stands on the page, if it is shown."""
+    shown = []
     count = 0
     for part, spans in zip(parts, joined, strict=True):
         if part.is_joined:
@@ -199,6 +202,7 @@ def _lane(
             rows = part.rows
             times.append(np.array([lane.start[rows], lane.free[rows], lane.end[rows]]))
             places[rows] = np.arange(count, count + part.last - part.first)
+            shown.append([part.first, count])
         count += times[-1].shape[1]
     start, free, end = np.concatenate(times, axis=1)
     return {
@@ -212,6 +216,7 @@ def _lane(
         "waits": _waits(lane, places, bodies.words),
         "chunks": details.chunks(),
         "details": details.written,
+        "shown": shown,
         "is_joined": any(part.is_joined for part in parts),
     }
 
@@ -221,7 +226,8 @@ class _Details:
 
     def __init__(self, lane: LaneTrace, bodies: _Bodies) -> None:
         self.written: list[list[object]] = []
-        """Of each part its chunk, where in it its micro-ops begin, and its calls."""
+        """Of each part its chunk, where in it its micro-ops begin, its calls, and its number in
+        the program."""
         self._lane = lane
         self._bodies = bodies
         self._rows: list[list[slice]] = []
@@ -234,21 +240,26 @@ class _Details:
             self._rows.append([])
             self._ops = 0
         calls = self._bodies.calls(self._lane, part)
-        self.written.append([len(self._rows) - 1, self._ops, calls])
+        self.written.append([len(self._rows) - 1, self._ops, calls, part.first])
         self._rows[-1].append(part.rows)
         self._ops += count
         return len(self.written) - 1
 
     def chunks(self) -> list[list[int]]:
         """Of each chunk the number of its packed times, how many they are, and the first start."""
-        return [self._chunk(rows) for rows in self._rows]
+        if not self._rows:
+            return []
+        matched = matches(self._lane.program)
+        back = np.where(matched == NOBODY, 0, np.arange(len(matched)) - matched)
+        return [self._chunk(rows, back) for rows in self._rows]
 
-    def _chunk(self, rows: list[slice]) -> list[int]:
+    def _chunk(self, rows: list[slice], back: NDArray[np.int64]) -> list[int]:
+        """The same of the micro-ops *rows*; *back* is how many before each wait its set stands."""
         lane = self._lane
-        start, free, end = (np.concatenate([times[own] for own in rows])
-                            for times in (lane.start, lane.free, lane.end))  # fmt: skip
+        start, free, end, sets = (np.concatenate([each[own] for own in rows])
+                                  for each in (lane.start, lane.free, lane.end, back))  # fmt: skip
         first = int(start[0])
-        planes = np.stack([np.diff(start, prepend=first), free - start, end - free])
+        planes = np.stack([np.diff(start, prepend=first), free - start, end - free, sets])
         packed = frame.deflated(planes.astype("<i4").tobytes())
         return [self._bodies.chunks.number(packed), len(start), first]
 

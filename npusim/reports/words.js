@@ -5,8 +5,10 @@ const SKIPPED = "script, style, code, kbd, .keep", TOLD = ["title", "placeholder
 const TERMED = "td, th, dt, .key span, .details dd, svg text, h3", WHOLE = new Set(["TD", "DD", "SPAN", "H3"]);
 const STORE = "npusim-language";
 
-// What may stand in places of these names; in others, anything.
-const NUMBER = "((?:< )?[\\d.,]+)", PLACES = { n: NUMBER, m: NUMBER, share: NUMBER, letter: "([A-Z]{1,2})" };
+// What may stand in places of these names; in others, anything but a sentence that is not known in Chinese.
+const NUMBER = "((?:< )?[\\d.,]+)", PLACES = { n: NUMBER, m: NUMBER, share: NUMBER, letter: "([A-Z]{1,2})", bound: "(.+)",
+  time: "([\\d.,]+ [um]?s)", rate: "([\\d.,]+ \\S+)", other: "([^;]+?)", chip: "([^:;]+?)", pipe: "([^:;,]+?)", buffer: "([^:;,]+?)", path: "([^:;,]+?)" };
+const SENTENCE = /(^| )([Aa]n|and|[Aa]re|as|at|[Bb]y|[Ee]ach|[Ff]or|[Ff]rom|has|have|[Ii]n|is|[Ii]t|its|not|of|[Oo]n|or|so|than|that|[Tt]he|to|what|which|while|with|takes?|gains?)(?= |$)/;
 
 // Texts in English -> Chinese. A key may have {places}: what stands there is changed too, and of {places*}
 // each of a list.
@@ -30,15 +32,33 @@ class Table {
     return this.known.get(text);
   }
   found(text) {
-    const [, before, words, after] = /^(\s*)(.*?)(\s*)$/s.exec(text);
-    if (this.whole.has(words)) return before + this.whole.get(words) + after;
+    const [, before, lines, after] = /^(\s*)(.*?)(\s*)$/s.exec(text), words = lines.replace(/\s+/g, " ");
+    return before + (this.whole.get(words) ?? this.clause(words) ?? this.filled(words) ?? this.cut(words)) + after;
+  }
+  // With what stands in the places of a text; undefined if there is none that fits.
+  filled(words) {
     for (const { fits, names, zh } of this.parts) {
       const found = fits.exec(words);
       if (!found) continue;
       const said = names.map((name, n) => name.endsWith("*") ? this.list(found[n + 1]) : this.say(found[n + 1]));
-      return before + names.reduce((text, name, n) => text.replace(`{${name.replace("*", "")}}`, () => said[n]), zh) + after;
+      if (said.some((text, n) => text === found[n + 1] && SENTENCE.test(text))) continue;
+      return names.reduce((text, name, n) => text.replace(`{${name.replace("*", "")}}`, () => said[n]), zh);
     }
-    return words.includes(" · ") ? before + words.split(" · ").map((each) => this.say(each)).join(" · ") + after : text;
+    return undefined;
+  }
+  // A sentence or a heading by what stands in it, which begins small and has no mark at its end.
+  clause(words) {
+    const [, first, rest, end] = /^(.)(.*?)([.:;]?)$/s.exec(words) ?? ["", "", "", ""];
+    const plain = (/^[a-z ]/.test(rest) ? first.toLowerCase() : first) + rest;
+    const said = words.includes(" · ") || plain === words ? plain : this.say(plain);
+    return said === plain ? undefined : said + ({ ".": "。", ":": "：", ";": "；" }[end] ?? "");
+  }
+  cut(words) {
+    for (const [mark, other] of [[" · ", " · "], ["; ", "；"]]) {
+      const parts = words.split(mark), said = parts.length > 1 ? parts.map((part) => this.say(part)) : parts;
+      if (said.some((text, n) => text !== parts[n])) return said.join(other);
+    }
+    return words;
   }
   list(text) {
     // A part may hold an "and" that joins no parts: what stands at its sides says nothing then.
@@ -93,6 +113,9 @@ class Words {
     this.button.textContent = this.language === "zh" ? "English" : "中文";
     this.button.lang = this.language === "zh" ? "en" : "zh-CN";
     this.turn(document.body);
+    this.terms.forEach(({ meaning, meaning_zh }, n) => {
+      document.getElementById(`term${n}`).textContent = this.language === "zh" ? meaning_zh : meaning;
+    });
     this.titled ??= document.title;
     document.title = this.say(this.titled);
     this.watcher?.takeRecords();

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Output", "Run", "run"]
 
 HOMES = {"Output": "npusim.run.result", "Run": "npusim.run.runs"}
-"""Public name -> the module that defines it, which is loaded when the name is first used."""
+"""Public name -> the module that defines it, imported when the name is first used."""
 
 
 def run(
@@ -40,31 +40,31 @@ def run(
     """Run operator *op* on *device*, with the parameters of the torch_npu function.
 
     *op* may also be a function that writes a kernel, or FILE.py:FUNCTION, with its own parameters.
-    *args* and *kwargs* are numpy arrays, :class:`Tensor` in place of an array for FRACTAL_NZ, and
-    plain attributes; a :class:`TensorSpec` in place of either asks for time only. *values* and
-    *timing* turn either half off. *l2* says what lies in the L2 at launch: nothing ("cold"), inputs
-    and outputs ("warm"), what earlier runs of the same left there ("repeat"), the inputs named in a
-    tuple, or a share of each, as in `{"x": 1, "weight": 0.5}`; *icache* whether the instruction
-    caches hold the kernel ("warm") or not ("cold"); by default they do with "warm" and "repeat".
-    *every_core* times each core on its own, and *byte_exact* keeps every byte of L1 and L0 and
-    computes core after core: both give the same more slowly. *engine* is "compiled", or "simpy",
-    which finds the same times more slowly; "auto" is what the environment variable NPUSIM_ENGINE
-    says, or else "compiled" where a C compiler was there to build it. *cube_order* is the model of
-    fp16 and bf16 products: how many products the cube adds exactly before it rounds. *progress* is
-    :data:`npusim.chip.Progress`.
+    *args* and *kwargs* are numpy arrays, a :class:`Tensor` for FRACTAL_NZ, and plain attributes; a
+    :class:`TensorSpec` in place of an array requests the time only. *values* and *timing* can turn
+    either half off. *l2* is the state of the L2 at launch: empty ("cold"), inputs and outputs
+    cached ("warm"), the state that earlier runs of the same call leave ("repeat"), a tuple of the
+    inputs that are cached, or the share of each, as in `{"x": 1, "weight": 0.5}`. *icache* is
+    whether the instruction caches hold the kernel ("warm") or not ("cold"); by default they do with
+    "warm" and "repeat". *every_core* times each core separately, and *byte_exact* stores every byte
+    of L1 and L0 and computes core after core: both give the same results more slowly. *engine* is
+    "compiled", or "simpy", which finds the same times more slowly; "auto" is the one that the
+    environment variable NPUSIM_ENGINE names, else "compiled" if it was built. *cube_order* is the
+    model of fp16 and bf16 products: how many products the cube adds exactly before it rounds.
+    *progress* is :data:`npusim.chip.Progress`.
 
     Programs and times of earlier calls are cached: see :mod:`npusim.run.memory_cache`; times also
     for other processes, in the folder *cache* or NPUSIM_CACHE: see :mod:`npusim.run.disk_cache`.
 
-    Raises OpError, with the code CANN would give, when the operator refuses its arguments or traps;
-    ValueError for an unknown operator or device; TypeError for arguments it does not have.
+    Raises OpError, with the code that CANN would return, if the operator refuses its arguments or
+    traps; ValueError for an unknown operator or device; TypeError for unknown parameters.
 
     >>> import numpy as np
     >>> x = np.array([[0.4, 1.5, -300.0]], np.float32)
     >>> run("npu_quantize", x, np.ones(1, np.float32), None, "qint8", device="ascend310p3").output
     array([[   0,    2, -128]], dtype=int8)
     """
-    # The first call loads the simulator; the import of npusim alone does without it.
+    # The first call imports the simulator; importing npusim alone does not need it.
     from npusim.run.call import play
     from npusim.run.options import Options
     from npusim.run.runs import Run
@@ -83,10 +83,10 @@ def run(
     return Run.of(play(op, args, kwargs, device, options, progress))
 
 
-if not TYPE_CHECKING:  # mypy would take any name for one that there is
+if not TYPE_CHECKING:  # mypy would otherwise accept any name
 
     def __getattr__(name: str) -> Any:
-        """What a run gives back, loaded when it is first asked for (PEP 562)."""
+        """The classes of results, imported on first access (PEP 562)."""
         if name not in HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(import_module(HOMES[name]), name)

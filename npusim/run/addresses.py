@@ -1,9 +1,9 @@
-"""Addresses of tensors on a card, as torch_npu's allocator gives them.
+"""Addresses of tensors on a card, as torch_npu's allocator assigns them.
 
-Memory comes from the card in segments, and goes to tensors in blocks of whole 512 bytes. A tensor
-takes the smallest free block that has room for it, of these the one that lies lowest, and leaves
-the rest for others if it is large enough; a block that is given back joins its free neighbours. No
-segment goes back to the card.
+The card provides memory in segments, and tensors get blocks of whole 512 bytes. A tensor takes the
+smallest free block that is large enough, the lowest one if there are several, and splits off the
+rest if that is large enough; a freed block is merged with its free neighbours. No segment is
+returned to the card.
 
 Sizes: Ascend/pytorch torch_npu/csrc/core/npu/NPUCachingAllocator.cpp. That segments follow each
 other without gaps is assumed.
@@ -21,17 +21,17 @@ __all__ = ["Addresses", "Block"]
 
 MIB = 1 << 20
 SMALL_BYTES = 1 * MIB
-"""Blocks up to this size are of segments of their own kind."""
+"""Blocks up to this size come from separate small segments."""
 SMALL_SEGMENT_BYTES = 2 * MIB
 LARGE_SEGMENT_BYTES = 20 * MIB
 LARGE_BYTES = 10 * MIB
-"""A larger tensor that finds no room gets a segment for itself."""
+"""A larger tensor that finds no free block gets a segment for itself."""
 ROUND_BYTES = 2 * MIB
-"""Such a segment has a multiple of this."""
+"""The size of such a segment is a multiple of this."""
 
 
 class Block:
-    """Memory of a card, which goes back to it when nobody refers to the block any more."""
+    """Memory of a card, which is freed when the block is no longer referenced."""
 
     __slots__ = ("__weakref__", "_whole", "address", "nbytes")
 
@@ -39,7 +39,7 @@ class Block:
         self.address, self.nbytes, self._whole = address, nbytes, whole
 
     def part(self, offset_bytes: int) -> Block:
-        """What lies from there on, which keeps the whole."""
+        """The part from there on, which keeps the whole block alive."""
         return Block(self.address + offset_bytes, self.nbytes - offset_bytes, self)
 
 
@@ -48,11 +48,11 @@ class Addresses:
 
     def __init__(self) -> None:
         self._end = 0
-        """What the card has given in segments."""
+        """Bytes that the card has provided in segments."""
         self._free: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
-        """Sizes and addresses of free blocks, in this order: of small segments, and of others."""
+        """Sizes and addresses of free blocks, sorted: of small segments, and of others."""
         self._segments: set[int] = set()
-        """Where segments begin."""
+        """Start addresses of segments."""
 
     def take(self, nbytes: int) -> Block:
         """A block for a tensor of *nbytes*."""

@@ -1,4 +1,4 @@
-"""Run an operator, or a custom kernel, on a simulated chip: check, tile, build, then play."""
+"""Runs an operator, or a custom kernel, on a simulated chip: check, tile, build, then play."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def play(
     warned = warnings_given()
     found = _played(op, args, kwargs, spec, options, engine, progress)
     if warned != warnings_given():
-        # What warned is to warn again.
+        # A call that warned should warn again.
         return replace(found, cached_as=None)
     if key is not None and found.cached_as is not None:
         CACHE.name(key, found.cached_as, repeated(found, spec))
@@ -73,10 +73,10 @@ def _played(
     engine: Engine,
     progress: Progress | None,
 ) -> Result:
-    """A call that was not made before, or that computes values."""
+    """A call that was not cached, or that computes values."""
     asked, operator = op, find(op)
     op, bound = operator.name, bind(operator, args, kwargs)
-    with deeper(options.deeper):  # a custom kernel is written now
+    with deeper(options.deeper):  # custom kernels are written in this call
         problem = _checked(operator, spec, bound, options.l2)
     with_values = options.values and all(each.array is not None for each in problem.inputs)
     arguments = _described(bound, problem)
@@ -124,23 +124,23 @@ def _played(
 
 
 def _launching(task: Task, bound: Arguments, options: Options) -> Launching | None:
-    """The launch of *task* on the card of *options*; None where there is none."""
+    """The launch of *task* on the card of *options*; None without a card."""
     if task.plan is None or options.card is None or not options.timing:
         return None
     return options.card.launch(task.kernel, task.problem, task.plan, bound)
 
 
 def _stored_in(folder: str | os.PathLike[str] | Literal[False] | None) -> Stored | None:
-    """The times in *folder*, or in the one that the environment names, if there is one."""
+    """The times in *folder*, or in the one that the environment names, if any."""
     if folder is False or (folder is None and not os.environ.get(CACHE_VARIABLE)):
         return None
-    from npusim.run.disk_cache import stored_in  # loads what reads and writes folders
+    from npusim.run.disk_cache import stored_in  # imports what reads and writes folders
 
     return stored_in(folder)
 
 
 def _described(bound: Arguments, problem: ops.Problem) -> Arguments:
-    """*bound* without values; an array that lies in memory as a transposed matrix is one."""
+    """*bound* without values; an array in the memory order of a transposed matrix becomes one."""
     found = {name: without_values(value) for name, value in bound.items()}
     for operand in problem.inputs:
         value = bound.get(operand.name)
@@ -155,7 +155,7 @@ def _described(bound: Arguments, problem: ops.Problem) -> Arguments:
 def _outcome(
     task: Task, problem: ops.Problem, options: Options, engine: Engine, with_values: bool
 ) -> tuple[dict[str, Output], Trace | None]:
-    """What the kernel of *task* computes, as specs unless *with_values*, and when, if asked."""
+    """Outputs of the kernel of *task*, specs unless *with_values*, and its times, if requested."""
     outputs: dict[str, Output] = dict(problem.outputs)
     if with_values or not options.timing:
         task.check()
@@ -178,7 +178,7 @@ def _computed(
 
 @contextmanager
 def traps_as_errors(op: str) -> Iterator[None]:
-    """A kernel of *op* that stops itself is an error with CANN's code."""
+    """Convert a trap of a kernel of *op* to an error with CANN's code."""
     try:
         yield
     except TrapError as trap:
@@ -188,7 +188,7 @@ def traps_as_errors(op: str) -> Iterator[None]:
 def _checked(
     operator: ops.Operator, spec: DeviceSpec, bound: dict[str, object], l2: L2State
 ) -> ops.Problem:
-    """What *operator* makes of its arguments, if they fit into the chip and *l2* fits them."""
+    """The problem for *operator* of its arguments, checked to fit the chip and *l2*."""
     problem = operator.check(spec, **bound)
     _check_l2(l2, problem)
     _check_capacity(operator.name, problem, spec)
@@ -202,7 +202,7 @@ def _earlier(
     arguments: dict[str, object],
     options: Options,
 ) -> tuple[Result, ...]:
-    """What is launched before, for its time alone; of named inputs in the L2, its own."""
+    """Kernels launched before, for their times alone; of inputs named in the L2, their own."""
     found = []
     l2, icache = options.l2, _icache(options.icache, options.l2)
     for op, own in (*(options.copies or ()), *operator.prologue(problem, arguments)):
@@ -217,7 +217,7 @@ def _earlier(
 
 
 def find(op: str | user_kernel.OwnKernel) -> ops.Operator:
-    """What is to be run: an operator, the one of that name, or a custom kernel.
+    """The operator to run: *op* itself, the one of that name, or a custom kernel.
 
     A custom kernel is a function, or FILE.py:FUNCTION. Raises ValueError for an unknown
     operator, KernelError for a kernel that cannot be found.
@@ -237,7 +237,7 @@ def find(op: str | user_kernel.OwnKernel) -> ops.Operator:
 def _without_kernel(
     operator: ops.Operator, problem: ops.Problem, bound: Arguments, with_values: bool
 ) -> dict[str, Output]:
-    """What comes out where no kernel runs: there is nothing to do, or the host does it."""
+    """The result without a kernel, when there is nothing to do or the host does it."""
     if not with_values:
         return dict(problem.outputs)
     if problem.is_empty:
@@ -268,7 +268,7 @@ def _check_l2(l2: L2State, problem: ops.Problem) -> None:
 
 
 def _icache(icache: ICache | None, l2: L2State) -> ICache:
-    """What the instruction caches hold: what is given, or else what goes with *l2*."""
+    """The state of the instruction caches: the given one, or else what goes with *l2*."""
     if icache is None:
         return "warm" if l2 in ("warm", "repeat") else "cold"
     if icache not in get_args(ICache):
@@ -277,13 +277,13 @@ def _icache(icache: ICache | None, l2: L2State) -> ICache:
 
 
 MOST_SHOWN = 300
-"""Characters of parameters that an error repeats."""
+"""Most characters of parameters that an error repeats."""
 
 
 def bind(
     operator: ops.Operator, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> dict[str, object]:
-    """Parameter -> its argument in a call of *operator*; raises TypeError where they do not fit."""
+    """Parameter -> its argument in a call of *operator*; raises TypeError if they do not fit."""
     op = operator.name
     kwargs = _without_absent(operator, kwargs)
     signature = ops.signature(operator)
@@ -303,7 +303,7 @@ def bind(
 
 
 def _in_short(bare: Signature) -> str:
-    """The parameters *bare*; of many those that must be given."""
+    """The parameters *bare*; only the required ones if there are many."""
     if len(str(bare)) <= MOST_SHOWN:
         return str(bare)
     needed = [name for name, each in bare.parameters.items() if each.default is each.empty]
@@ -330,7 +330,7 @@ def _binding_remedy(wanted: Signature, args: tuple[object, ...], kwargs: dict[st
 
 
 def _without_absent(operator: ops.Operator, kwargs: dict[str, object]) -> dict[str, object]:
-    """*kwargs* without the parameters that only other chips take, which must be None."""
+    """*kwargs* without the parameters that only other chips have, which must be None."""
     absent = {name for function in operator.torch for name in function.absent}
     for name in sorted(absent & set(kwargs)):
         if kwargs[name] is not None:
@@ -362,7 +362,7 @@ def _found(problem: ops.Problem, tensors: list[GlobalTensor]) -> dict[str, Outpu
 
 
 def _values(tensor: GlobalTensor, spec: TensorSpec) -> Array | Tensor:
-    """The output as an array, or as a Tensor if it lies in fractals."""
+    """The output as an array, or as a Tensor if its layout is a fractal one."""
     assert tensor.data is not None
     storage = tensor.data[: spec.nbytes].view(spec.element.numpy).reshape(spec.storage_shape)
     found = Tensor(spec, storage)

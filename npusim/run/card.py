@@ -1,4 +1,4 @@
-"""A card that remembers: what a launch leaves in its L2 and instruction caches, the next one finds.
+"""A card with state: each launch finds the L2 and instruction caches as the previous one left them.
 
 ::
 
@@ -7,8 +7,8 @@
         second = card.run("npu_dynamic_quant", first.output)   # which lies in the L2, dirty
         second.l2.resident_bytes                               # of its tensors, at launch
 
-A tensor lies where it was first seen, as long as somebody holds it, and what a call gives back lies
-where the call has written it. The same array is the same memory, and so is the same TensorSpec.
+A tensor has the address of its first use for as long as it is referenced; outputs of a call are
+where the call has written them. The same array is the same memory, and so is the same TensorSpec.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from npusim.trace.left import Runs
 __all__ = ["Card", "card"]
 
 CODE = "code"
-"""The kernel's own, next to the tensors of a launch; no name of a tensor begins so."""
+"""Name of the kernel's code among the tensors of a launch; no tensor name begins with it."""
 
 
 class Card:
@@ -52,10 +52,10 @@ class Card:
         self.code = CarriedCode(self)
         self._addresses = Addresses()
         self._workspace = Block(0, 0)
-        """One for all kernels, as large as any of them has wanted (torch_npu,
+        """One for all kernels, as large as any of them has requested (torch_npu,
         NPUWorkspaceAllocator.cpp)."""
         self._lying: dict[int, tuple[Block, weakref.ref[object]]] = {}
-        """Owner of memory, by its id -> where it lies, and who hears when the owner is gone."""
+        """Owner of memory, by id -> its block, and a reference that reports the owner's end."""
 
     def __enter__(self) -> Card:
         return self
@@ -77,10 +77,10 @@ class Card:
         progress: Progress | None = None,
         **kwargs: Any,
     ) -> Run:
-        """Run *op* as :func:`npusim.run` does, in its place after what the card ran before.
+        """Run *op* as :func:`npusim.run` does, after everything that the card ran before.
 
-        The instruction caches hold what the kernels that ran last have left, unless *icache* says
-        otherwise. A call without *timing* leaves the caches as they are.
+        The instruction caches hold what the latest kernels have left, unless *icache* says
+        otherwise. A call without *timing* leaves the caches unchanged.
         """
         options = Options(
             values=values,
@@ -97,7 +97,7 @@ class Card:
     def launch(
         self, kernel: Hashable, problem: ops.Problem, plan: ops.Plan, arguments: Arguments
     ) -> Launching:
-        """*kernel* is about to run for *problem*, a call with *arguments*."""
+        """Prepare the launch of *kernel* for *problem*, a call with *arguments*."""
         given = by_operand(arguments)
         blocks: dict[str, Block] = {}
         places: dict[str, range] = {}
@@ -122,25 +122,25 @@ class Card:
         return Launching(self, (kernel, plan.reads_tiling), places, outputs, stored)
 
     def take(self, nbytes: int) -> Block:
-        """Memory for a tensor of *nbytes*, as long as somebody refers to it."""
+        """Memory for a tensor of *nbytes*, for as long as it is referenced."""
         return self._addresses.take(nbytes)
 
     def give_up(self, value: Output) -> Block | None:
-        """Where the memory of *value* lies, which the caller looks after from now on; None of what
-        the card has not seen.
+        """The block of *value*, which the caller owns from now on; None for what the card has not
+        seen.
         """
         block, _ = self._lying.pop(id(_owner(value)[0]), (None, None))
         return block
 
     def lie(self, value: Output, block: Block) -> None:
-        """The memory of *value* lies in *block* from now on."""
+        """Record that the memory of *value* is *block*."""
         owner, _ = _owner(value)
         number = id(owner)
         gone = weakref.ref(owner, lambda _: self._lying.pop(number, None))
         self._lying[number] = block, gone
 
     def _place(self, value: object, nbytes: int) -> tuple[Block, range]:
-        """Where *value* lies, and its lines; memory of its own for what is no tensor."""
+        """The block of *value*, and its lines; new memory for objects that are not tensors."""
         if not isinstance(value, np.ndarray | Tensor | TensorSpec):
             block = self.take(nbytes)
             return block, self.lines(block.address, nbytes)
@@ -154,7 +154,7 @@ class Card:
         return block, self.lines(block.address + offset, nbytes)
 
     def lines(self, address: int, nbytes: int) -> range:
-        """The lines of the L2 in which *nbytes* from *address* on lie."""
+        """The lines of the L2 for *nbytes* from *address*."""
         line_bytes = self.spec.l2.line_bytes
         first = address // line_bytes
         return range(first, first - -allocated_bytes(nbytes) // line_bytes)
@@ -163,21 +163,21 @@ class Card:
 class CarriedCode:
     """The code that launches have left in the instruction caches of a card, and in its L2.
 
-    A kernel runs through its code from the first line to the last, so that what an instruction
-    cache holds of it is all of it or, where other code has come in since, nothing: the oldest lines
-    leave first, and they are the first that it wants again.
+    A kernel runs through its code from the first line to the last, so an instruction cache holds
+    all of it or, if other code has come in since, nothing useful: the oldest lines are evicted
+    first, and they are the first that are needed again.
     """
 
     def __init__(self, card: Card) -> None:
         self._card = card
         self._caches: dict[str, dict[Hashable, int]] = {}
-        """Kind of core -> the kernels whose code its caches hold and its bytes, the oldest first.
+        """Kind of core -> the kernels whose code its caches hold, and its bytes, the oldest first.
         """
         self._blocks: dict[Hashable, Block] = {}
-        """Where the code of each kernel lies in global memory."""
+        """The block of each kernel's code in global memory."""
 
     def place(self, kernel: Hashable, code_bytes: Mapping[str, int]) -> range:
-        """The lines in which the code of *kernel* lies."""
+        """The lines of the code of *kernel*."""
         nbytes = sum(code_bytes.values())
         block = self._blocks.get(kernel)
         if block is None or block.nbytes < nbytes:
@@ -185,7 +185,7 @@ class CarriedCode:
         return self._card.lines(block.address, nbytes)
 
     def launched(self, kernel: Hashable, code_bytes: Mapping[str, int]) -> FoundCode:
-        """*kernel* has run *code_bytes* on each kind of core; where a launch has found them."""
+        """Record a run of *kernel* with *code_bytes* per kind; return where its code was found."""
         place = self.place(kernel, code_bytes)
         resident_bytes = self._card.l2.found({CODE: place}).resident_bytes
         l2_share = resident_bytes / (len(place) * self._card.spec.l2.line_bytes)
@@ -193,7 +193,7 @@ class CarriedCode:
         return FoundCode(frozenset(held), l2_share)
 
     def _is_held(self, kernel: Hashable, kind: str, nbytes: int) -> bool:
-        """Whether the caches of *kind* hold *kernel*, which has run now."""
+        """Whether the caches of *kind* hold *kernel*, which has just run."""
         cache = self._caches.setdefault(kind, {})
         capacity_bytes = self._card.spec.cores[kind].code.cache_bytes
         known_bytes = cache.pop(kernel, 0)
@@ -204,7 +204,7 @@ class CarriedCode:
 
 
 class Launching:
-    """A launch on a card: what it finds, and what becomes of what it leaves."""
+    """A launch on a card: the state it finds, and the state it leaves."""
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ class Launching:
         self.found: dict[str, Any] = {}
 
     def ended(self, trace: Trace, outputs: Mapping[str, Output]) -> dict[str, Output]:
-        """The launch has ended; *outputs* as tensors of the card."""
+        """End the launch; return *outputs* as tensors of the card."""
         assert trace.left is not None
         card, (kernel, reads_tiling) = self._card, self._kernel
         code_bytes = card.spec.code_bytes(trace.code, reads_tiling)
@@ -233,7 +233,7 @@ class Launching:
         card.l2.launched({**self._places, CODE: place}, left, self._stored)
         found = {}
         for name, output in outputs.items():
-            # Specs are shared by calls of the same shapes, whose results are not the same memory.
+            # Calls of the same shapes share specs, but their results are different memory.
             own = replace(output) if isinstance(output, TensorSpec) else output
             card.lie(own, self._outputs[name])
             found[name] = own
@@ -241,7 +241,7 @@ class Launching:
 
 
 def card(device: str | os.PathLike[str] | DeviceSpec) -> Card:
-    """The card of a chip, on which launches find what earlier ones have left; nothing at first.
+    """The card of a chip, whose launches find what earlier ones have left; initially empty.
 
     Raises ValueError for an unknown device.
     """
@@ -249,7 +249,7 @@ def card(device: str | os.PathLike[str] | DeviceSpec) -> Card:
 
 
 def _owner(value: Output) -> tuple[Any, int]:
-    """The array or spec that stands for the memory of *value*, and how far in it *value* begins."""
+    """The array or spec that represents the memory of *value*, and the offset of *value* in it."""
     if isinstance(value, TensorSpec):
         return value, 0
     array = value.storage if isinstance(value, Tensor) else value

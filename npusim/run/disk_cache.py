@@ -1,15 +1,15 @@
-"""Times in a folder, for sweeps that begin anew: what any process has timed is read, not timed.
+"""Times stored in a folder, so that no process needs to time the same call again.
 
-What is there is found by a digest of all that it depends on: the operator, the chip, the problem,
-the L2, and npusim itself, file by file. So nothing there ever becomes wrong; what has not been used
-for longest goes when there is no room. Programs are written anew, which is quick, and not checked
-again, which is not; values are computed every time.
+Entries are found by a digest of everything they depend on: the operator, the chip, the problem, the
+L2, and the files of npusim itself. So no entry ever becomes wrong; the least recently used ones are
+removed when there is no room. Programs are written anew, which is fast, and not checked again,
+which is slow; values are always computed.
 
-Sweeps store their rows, which say less and are found at once.
+Sweeps store their rows, which are smaller and found at once.
 
-Several processes may use one folder: files appear whole, under names that say what is in them.
-What is damaged, or no file of ours, is passed over, and what is not ours is left as it is. Files
-are plain data: reading them runs nothing (:mod:`npusim.trace.archive`).
+Several processes may share a folder: files appear complete, under names that identify their
+content. Damaged or foreign files are skipped, and foreign ones are left unchanged. Files are plain
+data: reading them executes nothing (:mod:`npusim.trace.archive`).
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ from npusim.trace.times import arrays_of, lane_of, names_of
 __all__ = ["MOST_BYTES", "StoreError", "Stored", "digest_of", "own_digest", "stored_in"]
 
 MOST_BYTES = 1 << 30
-"""All files of ours in a folder have at most so many: some five thousand int8 products of 4096
-cubed, of 200 KB."""
+"""Limit for all npusim files in a folder: some five thousand int8 products of 4096 cubed, of
+200 KB."""
 LOOKS = 64
-"""A process looks how much there is when it has written such a part of that."""
+"""A process measures the folder after writing this fraction of the limit."""
 FREED = 8
-"""Where it is too much, such a part is made free, so that a few processes stay below it."""
+"""Above the limit, this fraction is freed, so that a few processes stay below it."""
 MOST_LINE_BYTES = 1 << 20
 MARK = b"npusim times 1\n"
-"""Begins every file of ours; the number is that of what follows."""
+"""Beginning of every npusim file; the number is the version of the content."""
 HEAD = "head"
 NAME = re.compile(r"times-[0-9a-f]{64}\.npz|row-[0-9a-f]{64}\.json")
 BUILT = frozenset((".so",))
 SOURCES = frozenset((".py", ".c", ".h")) | BUILT
-"""Files on whose contents times may depend; chips are identified by their numbers."""
+"""Files that times may depend on; chips are identified by their numbers."""
 
 
 class StoreError(ValueError):
@@ -65,7 +65,7 @@ class StoreError(ValueError):
 
 
 class Head(BaseModel):
-    """All but the arrays."""
+    """Everything except the arrays."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -74,14 +74,14 @@ class Head(BaseModel):
     cycles: Count
     gm_written_bytes: Count
     lanes: list[LaneRow]
-    """Their programs are those of the blocks with these numbers."""
+    """Their programs are those of the blocks with these indices."""
 
 
 def stored_in(folder: str | os.PathLike[str] | Literal[False] | None) -> Stored | None:
-    """The times in *folder*, which is made if need be; None asks the environment, False is none.
+    """The times in *folder*, created if necessary; None uses the environment, False is none.
 
-    None comes back where that names none either. Raises TypeError for what is no path, StoreError
-    for what is no folder, or cannot be read and written.
+    Returns None if there is no folder. Raises TypeError for an invalid path, StoreError if it is
+    not a folder, or cannot be read and written.
     """
     named = os.environ.get(CACHE_VARIABLE) or None if folder is None else folder
     if named is None or named is False:
@@ -107,7 +107,7 @@ def stored_in(folder: str | os.PathLike[str] | Literal[False] | None) -> Stored 
 
 
 class Stored:
-    """Times in a folder, at most so many bytes of them."""
+    """Times in a folder, with a limit on their bytes."""
 
     def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
         self._folder, self._most_bytes = folder, most_bytes
@@ -115,9 +115,9 @@ class Stored:
     def get(
         self, key: Hashable, blocks: Callable[[], Sequence[Block]], make: Callable[[], Trace]
     ) -> Trace:
-        """What is there under *key*, of *blocks*; else what *make* returns, stored if it can be.
+        """The entry for *key*, of *blocks*; otherwise the result of *make*, stored if possible.
 
-        A disk that is full, or a folder that has gone, costs no more than that it is not stored.
+        A full disk, or a deleted folder, only means that nothing is stored.
         """
         try:
             digest = digest_of(key)
@@ -127,7 +127,7 @@ class Stored:
         found = self._read(path, digest, blocks)
         if found is not None:
             with suppress(OSError):
-                os.utime(path)  # used last
+                os.utime(path)  # last use
             return found
         made = make()
         with suppress(OSError, ValueError):
@@ -135,19 +135,19 @@ class Stored:
         return made
 
     def line(self, digest: str) -> bytes | None:
-        """What :meth:`add_line` has stored under *digest*; None where nothing is."""
+        """The line that :meth:`add_line` stored under *digest*, or None."""
         path = self._line_at(digest)
         try:
             found = content(path, MOST_LINE_BYTES)
             if not found.startswith(MARK):
                 return None
-            os.utime(path)  # used last
+            os.utime(path)  # last use
         except OSError:
             return None
         return found.removeprefix(MARK)
 
     def add_line(self, digest: str, line: bytes) -> None:
-        """Store *line* if it can be."""
+        """Store *line* if possible."""
         with suppress(OSError, ValueError):
             self._put(self._line_at(digest), lambda new: new.write_bytes(MARK + line))
 
@@ -166,7 +166,7 @@ class Stored:
             return None
 
     def _write(self, path: Path, digest: str, trace: Trace, blocks: Sequence[Block]) -> None:
-        """Put *trace* at *path*; raises OSError or ValueError where that cannot be."""
+        """Write *trace* to *path*; raises OSError or ValueError on failure."""
         numbers = {block.core: number for number, block in enumerate(blocks)}
         head = {
             "key": digest,
@@ -179,7 +179,7 @@ class Stored:
         self._put(path, lambda new: save(new, {HEAD: text}, arrays, mark=MARK))
 
     def _put(self, path: Path, fill: Callable[[Path], object]) -> None:
-        """Have *fill* write a file at *path*, unless one of others is there, and make room."""
+        """Let *fill* write a file at *path*, unless there is a foreign one, and make room."""
         if taken(path) is not None and not _is_ours(path):
             return
         nbytes = 0
@@ -192,7 +192,7 @@ class Stored:
                 raise StoreError("cache: times must fit into the folder")
 
         write(path, fitting, "cache", force=True)
-        # To look through a folder takes long where there is much in it.
+        # Scanning a large folder is slow.
         unseen = _unseen_bytes.get(self._folder, self._most_bytes) + nbytes
         if unseen * LOOKS >= self._most_bytes:
             self._trim()
@@ -200,7 +200,7 @@ class Stored:
         _unseen_bytes[self._folder] = unseen
 
     def _trim(self) -> None:
-        """Make room where there is too much: files not used for longest are removed first."""
+        """Make room if necessary: the least recently used files are removed first."""
         found = []
         with os.scandir(self._folder) as entries:
             for entry in entries:
@@ -214,7 +214,7 @@ class Stored:
         for _, name, nbytes in sorted(found):
             if left <= self._most_bytes - self._most_bytes // FREED:
                 return
-            # Another process may have removed it meanwhile.
+            # Another process may have removed it in the meantime.
             with suppress(FileNotFoundError):
                 if _is_ours(self._folder / name):
                     (self._folder / name).unlink()
@@ -222,11 +222,11 @@ class Stored:
 
 
 _unseen_bytes: dict[Path, int] = {}
-"""Folder -> what this process has written there since it looked how much there is."""
+"""Folder -> bytes that this process has written there since it measured the folder."""
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether *path* is a file that this module wrote, be it damaged since."""
+    """Whether this module wrote the file at *path*, damaged or not."""
     try:
         with opened(path) as file:
             return file.read(len(MARK)) == MARK
@@ -235,7 +235,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def _trace(head: Head, archive: Archive, blocks: Sequence[Block]) -> Trace:
-    """The trace of *head*, whose cores run *blocks*; raises DamageError for what is of others."""
+    """The trace of *head*, whose cores run *blocks*; raises DamageError if it does not match."""
     by_core = {block.core: block for block in blocks}
     if sorted(core for row in head.lanes for core in row.cores) != sorted(by_core):
         raise DamageError("each core must have its times, once")
@@ -252,13 +252,13 @@ def _trace(head: Head, archive: Archive, blocks: Sequence[Block]) -> Trace:
     return trace
 
 
-# ---- what it is found by ----
+# ---- digests ----
 
 
 def digest_of(key: Hashable) -> str:
     """A digest of *key* and of npusim itself; for keys see :mod:`npusim.run.memory_cache`.
 
-    It is the same in every process. Raises TypeError for what has no such digest.
+    It is the same in every process. Raises TypeError for objects without such a digest.
     """
     found = sha256(own_digest())
     for piece in _pieces(key):
@@ -268,7 +268,7 @@ def digest_of(key: Hashable) -> str:
 
 
 def _pieces(value: object) -> Iterator[bytes]:
-    """The parts of *value*, each behind the name of its type."""
+    """The parts of *value*, each preceded by the name of its type."""
     yield type(value).__qualname__.encode()
     if isinstance(value, tuple):
         yield str(len(value)).encode()
@@ -293,7 +293,7 @@ def _pieces(value: object) -> Iterator[bytes]:
 
 
 def _is_own_function(value: object) -> TypeGuard[FunctionType]:
-    """Whether *value* is a function of npusim that its name alone identifies."""
+    """Whether *value* is a function of npusim, identified by its name alone."""
     if not isfunction(value) or value.__module__.partition(".")[0] != __name__.partition(".")[0]:
         return False
     return vars(sys.modules[value.__module__]).get(value.__qualname__) is value
@@ -301,9 +301,9 @@ def _is_own_function(value: object) -> TypeGuard[FunctionType]:
 
 @cache
 def own_digest(*, with_built: bool = True) -> bytes:
-    """A digest of npusim as it is installed: its version, and what its files hold.
+    """A digest of npusim as installed: its version and the contents of its files.
 
-    Unless *with_built*, of its sources alone, which are the same on every machine.
+    Without *with_built*, of its sources alone, which are the same on every machine.
     """
     known = SOURCES if with_built else SOURCES - BUILT
     found = sha256(version("npusim").encode())

@@ -1,18 +1,18 @@
-"""Tensors written as a few words: files, generators, and shapes without values.
+"""Tensors described in a few words: files, generators, and shapes without values.
 
 .. code-block:: text
 
     FILE.npy   FILE.npy:bfloat16                          an array that numpy saved
     randn:8192x4096:bfloat16:seed=1   rand:12             normal numbers, numbers from 0 to 1
     zeros:8x16:int8   ones:12   full:12:float16:value=3   arange:2x6:int32
-    randint:64:int8:low=-8:high=8:seed=2                  whole numbers in [low, high)
-    values:4:int64:of=128,256,384,512                     whole numbers that are written out
-    spec:8192x8192:float16                                shape and type only: a run asks for time
+    randint:64:int8:low=-8:high=8:seed=2                  integers in [low, high)
+    values:4:int64:of=128,256,384,512                     the integers given
+    spec:8192x8192:float16                                shape and type only: for time alone
     none                                                  an optional tensor that is left out
 
-A shape is its sizes joined by x, or `scalar`; the type is float32 and the seed 0 unless given.
-All but files can say how a tensor lies in memory: layout=FRACTAL_NZ, and transposed=true when the
-last two dimensions of the shape named lie the other way round.
+A shape is its sizes joined by x, or `scalar`; the type is float32 and the seed 0 unless given. All
+except files accept a memory order: layout=FRACTAL_NZ, and transposed=true if the last two
+dimensions of the given shape are swapped in memory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from npusim.data.tensor import LAYOUTS, Tensor, TensorSpec
 __all__ = ["FileError", "InputError", "Value", "parse"]
 
 MAX_BYTES = 2**40
-"""Generators make nothing larger."""
+"""Limit for the size of a generated tensor."""
 MAGIC = b"\x93NUMPY"
 """The first bytes of every .npy file (numpy.lib.format)."""
 
@@ -45,7 +45,7 @@ Generator = Callable[[tuple[int, ...], DType, Options], Array]
 
 
 class InputError(ValueError):
-    """A text does not follow the grammar of inputs."""
+    """A text does not follow the syntax of inputs."""
 
 
 class FileError(ValueError):
@@ -53,7 +53,7 @@ class FileError(ValueError):
 
 
 def parse(text: str) -> Value:
-    """The tensor that *text* describes; raises InputError, or FileError for a file's own faults.
+    """The tensor described by *text*; raises InputError, or FileError for errors in a file.
 
     >>> parse("full:2x3:int8:value=7")
     array([[7, 7, 7],
@@ -73,7 +73,7 @@ def parse(text: str) -> Value:
     layout, transposed = _lie(kind, shape, options)
     if kind == "spec":
         return TensorSpec(shape, dtype.name, layout, transposed)
-    # Numpy multiplies the sizes next to a zero, too.
+    # numpy also multiplies the sizes next to a zero.
     nbytes = prod(max(size, 1) for size in shape) * dtype.numpy.itemsize
     if nbytes > MAX_BYTES:
         raise InputError(
@@ -93,7 +93,7 @@ _SHAPE = r"[0-9]{1,18}(x[0-9]{1,18}){0,63}"
 
 
 def _unknown(kind: str, text: str) -> InputError:
-    """What is wrong with *text*, which begins with *kind*."""
+    """The error for *text*, which begins with *kind*."""
     if re.fullmatch(_SHAPE, kind):
         return InputError(
             f"inputs: a value must begin with where its elements come from, not {shown(text)}, a "
@@ -186,7 +186,7 @@ def _limits(dtype: DType) -> tuple[int, int]:
 
 
 def _fits(what: str, low: int, high: int, dtype: DType) -> None:
-    """Refuse whole numbers in [*low*, *high*] that an integer *dtype* cannot hold."""
+    """Refuse integers in [*low*, *high*] that an integer *dtype* cannot represent."""
     lowest, highest = _limits(dtype)
     if not lowest <= low <= high <= highest:
         came = f"{low}" if low == high else f"{low} to {high}"
@@ -200,7 +200,7 @@ def _fits(what: str, low: int, high: int, dtype: DType) -> None:
 
 
 def _rounded(values: Array, dtype: DType) -> Array:
-    with np.errstate(over="ignore"):  # too large a number for float16 is its infinity
+    with np.errstate(over="ignore"):  # a number too large for float16 becomes infinite
         return np.asarray(values.astype(dtype.numpy))
 
 
@@ -218,7 +218,7 @@ def _random(kind: str) -> Generator:
 
 
 def _randint(shape: tuple[int, ...], dtype: DType, options: Options) -> Array:
-    """Whole numbers drawn from [low, high), as numpy and torch count."""
+    """Random integers in [low, high), as in numpy and torch."""
     low = _whole(options, "low", 0, -(2**63))
     if "high" not in options:
         raise InputError("inputs: randint must say high=..., which it stays below; add it")
@@ -256,7 +256,7 @@ def _full(shape: tuple[int, ...], dtype: DType, options: Options) -> Array:
 
 
 def _values(shape: tuple[int, ...], dtype: DType, options: Options) -> Array:
-    """Numbers in row-major order, as they are written."""
+    """The numbers given, in row-major order."""
     words = options.get("of", "").split(",")
     if len(words) != prod(shape) or not all(re.fullmatch(r"[+-]?[0-9]{1,18}", w) for w in words):
         raise InputError(
@@ -297,7 +297,7 @@ GENERATORS: dict[str, tuple[Generator, tuple[str, ...]]] = {
 
 
 def _read(path: Path, hint: str | None) -> Array:
-    """Read an array; *hint* names the element type where numpy saved only its width."""
+    """Read an array; *hint* is the element type if numpy saved only its width."""
     hinted = _dtype(hint) if hint is not None else None
     who = f"inputs: {path}"
     saved = _saved(path)
@@ -324,7 +324,7 @@ def _read(path: Path, hint: str | None) -> Array:
 
 
 def _saved(path: Path) -> Array:
-    """The array of a file, not yet read: so that a header cannot claim more than is there."""
+    """The array in a file, before its data is read, so that a header cannot claim too much."""
     who = f"inputs: {path}"
     try:
         with opened(path) as file:

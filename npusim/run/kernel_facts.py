@@ -1,4 +1,4 @@
-"""The facts of a kernel that pages of models show, without tensors and programs."""
+"""The facts about a kernel that model pages show, without tensors and programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["described", "kernel_of"]
 
 @dataclass(frozen=True, eq=False)
 class _Alone:
-    """A kernel without those that its call launches before, as reports ask for it."""
+    """A kernel without those that its call launches before, as reports need it."""
 
     op: str
     template: str | None
@@ -34,11 +34,11 @@ class _Alone:
 
 
 def kernel_of(run: Result, time_us: float, launch_us: float) -> Kernel:
-    """The facts of the kernel of *run*, which takes *time_us*, its launch *launch_us* of that."""
+    """The facts about the kernel of *run*, which takes *time_us*, *launch_us* of it to launch."""
     inputs, outputs = described(run.arguments), described(run.outputs)
     trace, own = run.trace, run.launches[-1]
     own = replace(own, time_us=time_us, launch_us=launch_us)
-    # The programs of the kernel alone, with what it costs to start it here.
+    # The programs of the kernel alone, with its launch cost here.
     beyond_us = (run.time_us or 0.0) - time_us
     trials = tuple(replace(each, time_us=each.time_us - beyond_us) for each in run.trials)
     alone = _Alone(
@@ -59,7 +59,7 @@ def kernel_of(run: Result, time_us: float, launch_us: float) -> Kernel:
 
 
 def _asked_bytes(trace: Trace | None) -> tuple[int, int]:
-    """What the cores of *trace* read from and write to memory."""
+    """Bytes that the cores of *trace* read from and write to memory."""
     counters = [] if trace is None else list(trace.counters().values())
     by_pipe: Counter[str] = Counter()
     for own in counters:
@@ -70,7 +70,7 @@ def _asked_bytes(trace: Trace | None) -> tuple[int, int]:
 
 
 def described(values: Mapping[str, object]) -> tuple[str, ...]:
-    """Type and shape of each tensor among *values*, lists of them included."""
+    """Type and shape of each tensor among *values*, including those in lists."""
     return tuple(text for value in values.values() for text in _texts(value))
 
 

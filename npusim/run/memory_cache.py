@@ -1,15 +1,15 @@
-"""What earlier calls had written and timed, so that the same call need not do it again.
+"""Programs and times of earlier calls, reused when the same call is made again.
 
 A program depends on the operator, the problem and its tiling as a kernel sees them, and on the chip
-but for what only times rest on; the times of a kernel on the whole chip and on what lies in the L2
-besides. Both are looked up by all of that, so no entry ever becomes
-wrong, and nothing has to be thrown away but for room. Values are computed every time.
+except figures that affect times only; the times of a kernel depend on the whole chip, and on the
+contents of the L2. Entries are found by all of that, so none ever becomes wrong, and they are only
+dropped for room. Values are always computed.
 
-Entries are returned as they are: programs, orders and traces are not written to once they are made,
-and the arrays of a trace cannot be.
+Entries are returned without copying: programs, orders and traces are not modified after creation,
+and the arrays of a trace are read-only.
 
-How much room there is says the environment variable NPUSIM_MEMORY_MIB, or in Python
-`memory_cache.CACHE.most_bytes`, in bytes; else it is an eighth of the memory that is free.
+The limit is the environment variable NPUSIM_MEMORY_MIB or, in Python,
+`memory_cache.CACHE.most_bytes`, in bytes; by default it is an eighth of the free memory.
 """
 
 from __future__ import annotations
@@ -48,43 +48,43 @@ __all__ = [
 
 MIB = 1 << 20
 MEMORY_VARIABLE = "NPUSIM_MEMORY_MIB"
-"""The environment variable that says how many MiB all entries have at most."""
+"""The environment variable with the limit for all entries in MiB."""
 FREE_PARTS = 8
-"""Of the memory that is free, all entries have one of so many parts: 512 MiB of 4 GiB."""
+"""All entries together get this fraction of the free memory: 512 MiB of 4 GiB."""
 LEAST_BYTES, MOST_BYTES = 64 * MIB, 1024 * MIB
-"""However much is free, entries may have the first, and no more than the second: some thirty
-prefills of a layer, or some hundred thousand decode steps."""
+"""Bounds of the limit, whatever is free; the second is enough for some thirty prefills of a layer,
+or some hundred thousand decode steps."""
 ASSUMED_FREE_BYTES = 4096 * MIB
-"""What is assumed to be free where the system does not say."""
+"""Assumed free memory if the system does not report it."""
 ENTRY_BYTES = 4000
-"""What a key and its entry take besides what is made (measured)."""
+"""Bytes of a key and its entry, without its contents (measured)."""
 MOST_ASKED = 1 << 16
-"""Keys without an entry of which the cache knows when they were asked for."""
+"""Missing keys for which the cache remembers when they were requested."""
 
 Made = TypeVar("Made")
 
 
 @dataclass(slots=True)
 class Entry:
-    """All that is known by one key."""
+    """Everything known for one key."""
 
     key: Hashable
     made: dict[Hashable, Any] = field(default_factory=dict)
-    """Part -> what was made of it: programs, and their times in each state of the L2."""
+    """Part -> its value: programs, and their times in each state of the L2."""
     nbytes: int = 0
     used: int = 0
-    """Which request was the last that found a part of it."""
+    """Number of the last request that found a part of it."""
     names: list[Hashable] = field(default_factory=list)
-    """Other names of what belongs to it, such as the calls that have it in common."""
+    """Other names for parts of it, such as the calls that share them."""
 
 
 class MemoryCache:
-    """Results by their keys, at most so many bytes of them; safe for several threads.
+    """Results by key, with a limit on their bytes; safe for several threads.
 
-    Where there is no room, what was used least recently goes for what is new, but only if the new
-    was asked for since. So what is asked for in turn, and is too much for the room, does not evict
-    itself: of the layers of a model those stay that came first, and what is asked for once, as in
-    a sweep, replaces nothing.
+    If there is no room, the least recently used entry is replaced, but only if the new one was
+    requested after it. So requests in rotation that exceed the limit do not evict each other: of
+    the layers of a model the first ones remain, and single requests, as in a sweep, replace
+    nothing.
     """
 
     def __init__(self, most_bytes: int | None = None) -> None:
@@ -94,24 +94,24 @@ class MemoryCache:
         """The most recently used last."""
         self._named: dict[Hashable, tuple[Entry, Any]] = {}
         self._asked: OrderedDict[int, int] = OrderedDict()
-        """Hash of a key and a part that are not there -> which request asked for it last. Where two
-        have the same hash, one of them may find room too early."""
+        """Hash of a missing key and part -> number of its last request. If two have the same hash,
+        one of them may be stored too early."""
         self._requests = 0
         self._nbytes = 0
         self._lock = Lock()
 
     @cached_property
     def most_bytes(self) -> int:
-        """All entries have at most so many; may be set. Raises ValueError as :func:`room_bytes`."""
+        """Limit for all entries; may be set. Raises ValueError like :func:`room_bytes`."""
         return room_bytes()
 
     @property
     def nbytes(self) -> int:
-        """The size of all entries."""
+        """Size of all entries."""
         return self._nbytes
 
     def __len__(self) -> int:
-        """How many parts all entries have."""
+        """Number of parts in all entries."""
         return sum(len(entry.made) for entry in self._entries.values())
 
     def get(
@@ -121,10 +121,10 @@ class MemoryCache:
         nbytes: Callable[[Made], int],
         part: Hashable = None,
     ) -> Made:
-        """What is stored under *key* as *part*; else what *make* returns, stored if there is room.
+        """The value stored under *key* as *part*; else that of *make*, stored if there is room.
 
-        The parts of a key stay or go together. *nbytes* says how much what was made takes. Two
-        threads that ask at once may both make it.
+        The parts of a key are evicted together. *nbytes* gives the size of a result. Two threads
+        that request it at the same time may both compute it.
         """
         with self._lock:
             self._requests += 1
@@ -140,7 +140,7 @@ class MemoryCache:
         return made
 
     def named(self, name: Hashable) -> Any:
-        """What was stored as *name*, or None."""
+        """The value stored as *name*, or None."""
         with self._lock:
             found = self._named.get(name)
             if found is None:
@@ -152,9 +152,9 @@ class MemoryCache:
             return made
 
     def name(self, name: Hashable, key: Hashable, made: object) -> None:
-        """Store *made* as *name* for as long as there is an entry of *key*, if there is room.
+        """Store *made* as *name* while there is an entry for *key*, if there is room.
 
-        It must hold nothing large but parts of that entry.
+        Everything large in it must be part of that entry.
         """
         with self._lock:
             entry = self._entries.get(key)
@@ -167,7 +167,7 @@ class MemoryCache:
             self._named[name] = entry, made
 
     def forget(self) -> None:
-        """Keep nothing of what there is."""
+        """Drop all entries."""
         with self._lock:
             self._entries.clear()
             self._named.clear()
@@ -175,7 +175,7 @@ class MemoryCache:
             self._nbytes = 0
 
     def _ask(self, number: int) -> int:
-        """When what has that hash was asked for before, or 0."""
+        """When a key with that hash was last requested, or 0."""
         before = self._asked.pop(number, 0)
         self._asked[number] = self._requests
         if len(self._asked) > MOST_ASKED:
@@ -183,7 +183,7 @@ class MemoryCache:
         return before
 
     def _keep(self, key: Hashable, part: Hashable, made: object, nbytes: int, asked: int) -> None:
-        """Store what was *made*, if there is room; it was last *asked* for in that request."""
+        """Store *made* if there is room; *asked* is its previous request."""
         with self._lock:
             entry = self._entries.get(key) or Entry(key, used=self._requests)
             if part in entry.made or not self._make_room(nbytes, entry, asked):
@@ -194,7 +194,7 @@ class MemoryCache:
             self._entries[key] = entry
 
     def _make_room(self, nbytes: int, own: Entry, asked: int) -> bool:
-        """Whether there is room for so many bytes more of *own*; others go for it."""
+        """Make room for *nbytes* more of *own* by evicting others; return whether that worked."""
         missing, going = self._nbytes + nbytes - self.most_bytes, []
         for key, entry in self._entries.items():
             if missing <= 0 or entry.used > asked:
@@ -213,21 +213,21 @@ class MemoryCache:
 
 
 CACHE = MemoryCache()
-"""What the calls of this process share."""
+"""The cache shared by all calls of this process."""
 
 
 def forget() -> None:
-    """Let the next call of each kind compute everything anew."""
+    """Make the next call of each kind compute everything anew."""
     CACHE.forget()
 
 
-# ---- room ----
+# ---- memory limit ----
 
 
 def room_bytes() -> int:
-    """How many bytes entries have: what NPUSIM_MEMORY_MIB says, or a part of what is free.
+    """Limit for all entries in bytes: NPUSIM_MEMORY_MIB, or a fraction of the free memory.
 
-    Raises ValueError where the variable is not a whole number.
+    Raises ValueError if the variable is not an integer.
     """
     text = os.environ.get(MEMORY_VARIABLE)
     if text:
@@ -241,9 +241,9 @@ def room_bytes() -> int:
 
 
 def free_bytes(proc: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """The memory that this process may still take: that of the machine, or of its container.
+    """Memory available to this process, in the machine or its container.
 
-    4 GiB where the system does not say, as other systems than Linux.
+    4 GiB if the system does not report it, as on systems other than Linux.
     """
     try:
         rows = (line.split() for line in proc.read_text().splitlines())
@@ -253,7 +253,7 @@ def free_bytes(proc: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/
     try:
         limit, used = ((cgroup / f"memory.{name}").read_text() for name in ("max", "current"))
         return min(free, int(limit) - int(used))
-    except (OSError, ValueError):  # no container, or "max": one without a limit
+    except (OSError, ValueError):  # no container, or "max": no limit
         return free
 
 
@@ -261,8 +261,8 @@ def free_bytes(proc: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/
 
 
 def device_key(spec: DeviceSpec, *names: str) -> bytes:
-    """A digest of all that *spec* says, but for its sources, on which no entry depends, and for
-    the fields *names*.
+    """A digest of *spec* without its sources, on which no entry depends, and without the fields
+    *names*.
     """
     return sha256(spec.model_dump_json(exclude={"sources", *names}).encode()).digest()
 
@@ -272,7 +272,7 @@ OWN_KEYS = frozenset({int, str, bytes, type(None), TensorSpec, DType})
 
 
 def key_of(value: object) -> Hashable:
-    """A key that only values of the same type and the same contents have.
+    """A key that only values of the same type and contents share.
 
     Raises TypeError for what cannot be distinguished by its contents, such as a function.
 
@@ -283,7 +283,7 @@ def key_of(value: object) -> Hashable:
     if kind in OWN_KEYS:
         return value
     if isinstance(value, tuple):
-        # Plans are tens of thousands of tuples of whole numbers.
+        # Plans contain tens of thousands of tuples of integers.
         return (
             (kind, *value) if OWN_KEYS.issuperset(map(type, value)) else (kind, *map(key_of, value))
         )
@@ -313,14 +313,14 @@ def key_of(value: object) -> Hashable:
 
 @cache
 def _field_names(kind: type) -> tuple[str, ...]:
-    """The names of the fields of *kind*, a class of records."""
+    """The names of the fields of *kind*, a dataclass."""
     return tuple(field.name for field in fields(kind))
 
 
 def unvalued(value: object, seen: tuple[str, ...]) -> Any:
-    """*value* with no array in any operand but those whose names are in *seen*.
+    """*value* without the arrays of operands, except those whose names are in *seen*.
 
-    It may be an operand, or a tuple or record of such; anything else is returned as it is.
+    It may be an operand, or a tuple or record of operands; anything else is returned unchanged.
     """
     if isinstance(value, Operand):
         is_bare = value.array is None or value.name in seen

@@ -1,4 +1,4 @@
-"""How a call is to be run: the keyword parameters of :func:`npusim.run`."""
+"""Options of a call: the keyword parameters of :func:`npusim.run`."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ if TYPE_CHECKING:
 __all__ = ["CACHE_VARIABLE", "Launching", "Options", "Surroundings"]
 
 CACHE_VARIABLE = "NPUSIM_CACHE"
-"""The environment variable that names a folder for times where a call names none."""
+"""The environment variable with the folder for times, if a call gives none."""
 
 SWITCHES = ("values", "timing", "every_core", "byte_exact")
 
 
 class Launching(Protocol):
-    """A launch on a card, from what it finds to what it leaves."""
+    """A launch on a card, from the state it finds to the state it leaves."""
 
     l2: Arrival
     found: dict[str, Any]
-    """What a result says of where it finds its code, once it has ended."""
+    """Fields of a result about where it finds its code, set when it has ended."""
 
     def ended(self, trace: Trace, outputs: Mapping[str, Output]) -> dict[str, Output]:
-        """Leave what *trace* leaves; *outputs* as tensors of the card."""
+        """Record the state that *trace* leaves; return *outputs* as tensors of the card."""
 
 
 class Surroundings(Protocol):
-    """What a launch finds on a card, and leaves there."""
+    """The state of a card, which launches find and leave."""
 
     def launch(
         self, kernel: Hashable, problem: Problem, plan: Plan, arguments: Arguments
     ) -> Launching:
-        """*kernel* is about to run for *problem*, a call with *arguments*."""
+        """Prepare the launch of *kernel* for *problem*, a call with *arguments*."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How a call is to be run: the keyword parameters of :func:`npusim.run`, as they were given."""
+    """Options of a call: the keyword parameters of :func:`npusim.run`, as given."""
 
     values: bool = True
     timing: bool = True
@@ -61,26 +61,26 @@ class Options:
     every_core: bool = False
     engine: EngineChoice = "auto"
     cache: str | os.PathLike[str] | Literal[False] | None = None
-    """The folder for times; None for the one that the environment names, False for none, which is
-    no argument of :func:`npusim.run`."""
+    """The folder for times; None for the one in the environment, False for none, which
+    :func:`npusim.run` does not accept."""
     byte_exact: bool = False
     cube_order: CubeOrder = "k16"
     deeper: tuple[QueueName, ...] = ()
-    """Queues of the kernel that get a slot more than it declares, to see what that would give; no
+    """Queues of the kernel that get one slot more than declared, to find the effect; not a
     parameter of :func:`npusim.run`."""
 
     is_checked: bool = True
-    """Whether programs are checked before they are timed, as those of measured kernels need not be:
-    their times are none of what a check is for; no parameter of :func:`npusim.run`."""
+    """Whether programs are checked before they are timed; those of measured kernels need not be,
+    since their times are not what a check is for; not a parameter of :func:`npusim.run`."""
     card: Surroundings | None = None
-    """The card whose caches pass from launch to launch, in place of *l2* and *icache*; no parameter
-    of :func:`npusim.run`."""
+    """The card whose caches pass from launch to launch, instead of *l2* and *icache*; not a
+    parameter of :func:`npusim.run`."""
     copies: tuple[EarlierCall, ...] | None = None
-    """What copies operands that are views, where they are given as shapes alone; no parameter of
-    :func:`npusim.run`."""
+    """Kernels that copy operands that are views, if they are given as shapes alone; not a parameter
+    of :func:`npusim.run`."""
 
     def check(self, progress: object) -> None:
-        """Raise ValueError or TypeError for what a run does not take, *progress* included."""
+        """Raise ValueError or TypeError for invalid options, *progress* included."""
         cube_order: object = self.cube_order
         switches = self.values, self.timing, self.every_core, self.byte_exact
         orders = get_args(CubeOrder)

@@ -1,4 +1,4 @@
-"""The page of runs that are at hand, and the advice for runs in folders."""
+"""The page of runs in memory, and the advice for runs in folders."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 __all__ = ["MOST_MICRO_OPS", "advice_for", "recorded", "write_page"]
 
 MOST_MICRO_OPS = 200_000
-"""A run with more has no advice on its page by default: some ten to thirty runs like it take
-about a minute."""
+"""By default the page of a longer run has no advice: simulating it ten to thirty times takes about
+a minute."""
 
 
 def write_page(runs: Sequence[Result], path: str | os.PathLike[str], force: bool) -> Path:
     """Write the page of *runs*, as `npusim report` does, with the advice for each."""
-    from npusim.reports.html import report  # loads matplotlib
+    from npusim.reports.html import report  # imports matplotlib
 
     for run in runs:
         trace_of(run)
@@ -56,7 +56,7 @@ def _fill(text: str, path: Path) -> None:
 
 
 def recorded(run: Result, folder: Path) -> Record:
-    """*run* as it is read back from a folder: alike wherever a page comes from."""
+    """*run* as read back from a folder, so that pages do not depend on its origin."""
     folder.mkdir(parents=True)
     record.write(folder, run.device, run.trace)
     record.seal(folder, run.to_json() | trials_json(run))
@@ -67,7 +67,7 @@ def recorded(run: Result, folder: Path) -> Record:
 
 
 def not_tried(why: str, remedy: str) -> str:
-    """Why a page has no advice, and the command that gives some."""
+    """Why a page has no advice, and the command that gets it."""
     return f"Advice is not computed here because {why}. Run: {remedy}"
 
 
@@ -88,12 +88,12 @@ OTHER_TIMES = not_tried(
 def advice_for(
     found: Record, asked: bool | None, progress: Progress | None = None
 ) -> list[Advice] | str:
-    """The advice for the run that *found* describes, or a sentence why there is none.
+    """The advice for the run in *found*, or a sentence why there is none.
 
-    The call is run again, from the shapes and types that the folder holds. Unless *asked*, a long
-    run is not.
+    The call is run again, from the shapes and types in the folder. A long run is not, unless
+    *asked* for.
     """
-    is_own = found.accuracy is None or found.accuracy.kind is None  # whatever its name is
+    is_own = found.accuracy is None or found.accuracy.kind is None  # a custom kernel of any name
     if is_own or found.op not in ops.names():
         return NO_KERNEL
     if asked is None and trace_of(found).micro_ops > MOST_MICRO_OPS:
@@ -109,7 +109,7 @@ def advice_for(
 
 
 def _again(found: Record, arguments: dict[str, object]) -> Result | None:
-    """The run that *found* describes; None where this npusim refuses it."""
+    """The run that *found* describes; None if this version of npusim refuses it."""
     l2 = found.facts["l2"]
     state = tuple(l2) if isinstance(l2, list) else l2
     options = Options(values=False, l2=state, icache=found.facts["icache"])
@@ -120,7 +120,7 @@ def _again(found: Record, arguments: dict[str, object]) -> Result | None:
 
 
 def _argument(value: object) -> Any:
-    """An argument as it was, from what `run.json` has of it."""
+    """The original argument, from its form in `run.json`."""
     if isinstance(value, list):
         return [_argument(part) for part in value]
     if isinstance(value, dict):

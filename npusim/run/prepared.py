@@ -1,4 +1,4 @@
-"""A call that is made again and again: all but the values is found out once.
+"""A call that is made repeatedly: everything except the values is computed once.
 
     again = prepared("mul", spec, {"x": x, "other": y})      # as npusim.run, for its time alone
     again.run.time_us
@@ -6,7 +6,7 @@
 
 Arguments, contract, tiling and times of a call depend on shapes, types and attributes, and on the
 values of no tensors but the `value_dependent_inputs` of the operator. So a caller whose calls
-differ in nothing of this, as torch, can spare all of them. The micro-ops compute the values, as in
+differ in nothing else, such as torch, can avoid all of that. Micro-ops compute the values, as in
 any run.
 """
 
@@ -34,8 +34,8 @@ AtOnce = Callable[[ops.Given, Any, Any], Array | tuple[Array, ...] | None]
 
 
 class Prepared:
-    """What calls of the same shapes, types and attributes share, and of the same values where the
-    operator's kernel depends on them."""
+    """The data shared by calls of the same shapes, types and attributes, and of the same values
+    where the kernel of the operator depends on them."""
 
     def __init__(
         self,
@@ -46,8 +46,8 @@ class Prepared:
         bound: Mapping[str, object],
     ) -> None:
         self.run = run
-        """The run of each of them, its outputs as they are without values."""
-        # A call brings arrays alone: a Tensor among the arguments would be that of the first call.
+        """The run of each of them, with outputs without values."""
+        # A call passes arrays only: a Tensor among the arguments would be that of the first call.
         is_plain = not any(isinstance(x, Tensor) for x in by_operand(bound).values())
         self._at_once = operator.at_once if is_plain else None
         self._operator = operator.name
@@ -57,7 +57,7 @@ class Prepared:
         }
         of_a_call = {name for name in bound if isinstance(bound[name], np.ndarray)} | {*self._lists}
         self._bound = {name: None if name in of_a_call else x for name, x in bound.items()}
-        """Arguments by name, without the arrays, which are of one call."""
+        """Arguments by name, without the arrays of one call."""
         self._task = task
         self._replay = None if self._at_once else task.replay()
         self._specs = {operand.name: operand.spec for operand in problem.inputs}
@@ -82,12 +82,12 @@ class Prepared:
 
     @property
     def nbytes(self) -> int:
-        """What keeping it takes, roughly."""
+        """Approximate memory that it holds."""
         own = self._replay.nbytes if self._replay else 0
         return own + self._task.nbytes(self.run.trace)
 
     def outputs(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """What comes out for *arrays*, operand by operand; shapes and types are not checked."""
+        """The outputs for *arrays*, by operand; shapes and types are not checked."""
         if self._at_once is not None:
             found = self._whole(self._at_once, arrays)
             if found is not None:
@@ -98,7 +98,7 @@ class Prepared:
             if name in self._as_they_lie and array.flags.c_contiguous:
                 data[name] = array.reshape(-1).view(np.uint8)
             elif name in self._specs:
-                # As the first one was: a transposed matrix goes there as it lies.
+                # Like the first one: a transposed matrix is placed in its memory order.
                 placed = Operand(name, self._specs[name], array).place().data
                 assert placed is not None
                 data[name] = placed
@@ -118,10 +118,10 @@ class Prepared:
         }
 
     def _whole(self, at_once: AtOnce, arrays: Mapping[str, Array]) -> dict[str, Array] | None:
-        """The outputs by few calls of numpy; None where they are not of the types that come out."""
+        """The outputs by a few calls of numpy; None if their types differ from the call's."""
         arguments = {**self._bound, **arrays}
         for name, length in self._lists.items():
-            # As `by_operand` names the parts of a list.
+            # Same names as `by_operand` gives the elements of a list.
             parts = [f"{name}[{place}]" for place in range(length)] if length > 1 else [name]
             arguments[name] = [arguments.pop(part) for part in parts]
         given = ops.Given(self._operator, arguments, self.run.device)
@@ -133,7 +133,7 @@ class Prepared:
         for (name, spec, _, _), array in zip(self._outputs, each, strict=True):
             if array.dtype != spec.element.numpy or array.shape != spec.shape:
                 return None
-            # A view would be memory of what came in.
+            # A view would share memory with the input.
             made[name] = array if array.flags.owndata else array.copy()
         return made
 
@@ -143,10 +143,10 @@ def prepared(
 ) -> Prepared | None:
     """A call of operator *op* with *arguments*, by the values of those that its kernel depends on.
 
-    None where it warns, which it is to do again, where its kernel is handed something else than the
-    arrays of the call, where it writes in place or to fractals, where other kernels go first, and
-    where none runs. Unless *is_checked*, what the kernel does is checked only before micro-ops
-    compute values. Raises what :func:`npusim.run` raises.
+    None if it warns, which each call must do again, if its kernel has operands other than the
+    arrays of the call, if it writes in place or to fractals, if other kernels run first, or if none
+    runs. Unless *is_checked*, the kernel is checked only before micro-ops compute values. Raises
+    what :func:`npusim.run` raises.
     """
     operator, warned = find(op), ops.warnings_given()
     run = play(op, (), arguments, spec, Options(values=False, is_checked=is_checked))
@@ -155,7 +155,7 @@ def prepared(
     is_plain = all(_is_as_given(each, bound) for each in problem.inputs) and all(
         out.layout == "ND" for out in problem.outputs.values()
     )
-    # What copies views computes nothing new.
+    # Kernels that copy views compute nothing new.
     has_prologue = len(run.earlier) > len(copies_before(spec, problem, bound))
     is_silent = warned == ops.warnings_given()
     if run.plan is None or has_prologue or problem.updated or not (is_plain and is_silent):
@@ -165,7 +165,7 @@ def prepared(
 
 
 def _is_as_given(operand: Operand, bound: Mapping[str, object]) -> bool:
-    """Whether *operand* is an array of the call, or made of an attribute."""
+    """Whether *operand* is an array of the call, or made from an attribute."""
     given = by_operand(bound)
     if operand.name not in given:
         return False

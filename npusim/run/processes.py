@@ -24,10 +24,10 @@ Answer = TypeVar("Answer")
 def answers(
     answer: Callable[[Question], Answer], questions: Mapping[Key, Question], jobs: int | None = None
 ) -> Iterator[tuple[Key, Answer]]:
-    """What *answer* says to each of *questions*, as it comes; the first are begun first.
+    """The result of *answer* for each of *questions*, as completed; started in their order.
 
-    *jobs* processes share the work, one a processor by default; with 1, and where no process can
-    start, all is done in this one.
+    *jobs* processes share the work, by default one per processor; with 1, or if no process can be
+    started, all is done in this one.
     """
     jobs = min(jobs or os.cpu_count() or 1, max(len(questions), 1))
     if jobs == 1 or not HAS_THREADS:
@@ -44,16 +44,16 @@ def answers(
 
 @contextmanager
 def processes(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """*jobs* processes that take calls; those that wait when the body fails are dropped.
+    """*jobs* worker processes; calls still waiting when the context fails are dropped.
 
-    A script must keep its own calls below `if __name__ == "__main__"`, since each process imports
-    it anew.
+    A script must put its own calls below `if __name__ == "__main__"`, since each process imports
+    it.
     """
-    # Where Python comes without processes, as in a browser, this cannot be imported.
+    # On Pythons without processes, as in a browser, this cannot be imported.
     from concurrent.futures import ProcessPoolExecutor
 
     others = active_children()
-    # Spawned, not forked: the same on every system, and safe where threads run.
+    # Spawned, not forked: the same on every system, and safe with threads.
     start = get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=start, initializer=_end_with_parent) as pool:
         try:
@@ -62,7 +62,7 @@ def processes(jobs: int) -> Iterator[ProcessPoolExecutor]:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
         except BaseException:
-            # Whoever ends this process does not want to wait for calls that are half done.
+            # Whoever ends this process should not wait for calls in progress.
             for process in active_children():
                 if process not in others:
                     process.terminate()
@@ -71,7 +71,7 @@ def processes(jobs: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _end_with_parent() -> None:
-    """Have this process end when the one that started it is killed, and wait for calls no more."""
+    """Make this process end when its parent is killed, without waiting for calls."""
     parent = parent_process()
     assert parent is not None
 

@@ -1,8 +1,8 @@
-"""Calls that were made before: found by all that was asked, without a look at the operator.
+"""Finds the result of an identical earlier call, without involving the operator.
 
-A call for its time alone depends on the operator, the chip, the arguments, the options and what the
-launch finds on the chip. One that has all of these in common with an earlier one has its result in
-common, too, and neither contract nor tiling is looked at again. No call with values is found so.
+A call for its time alone depends on the operator, the chip, the arguments, the options and the
+state of the chip at launch. If all of these equal those of an earlier call, the result is the same,
+and contract and tiling are skipped. Calls with values are never found this way.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from npusim.run.result import Result
 __all__ = ["Found", "key_of_call", "repeated", "value_key"]
 
 MOST_ARRAY_BYTES = 1 << 12
-"""Of an array that has more, such as a table of pages, a call is not found again: to look at all of
-it takes longer than to find out what depends on it."""
+"""Calls with a larger array, such as a block table, are not looked up: comparing all of it takes
+longer than computing what depends on it."""
 
 
 class Found(NamedTuple):
-    """What a launch finds on the chip, as far as its time depends on it."""
+    """The state of the chip at launch, as far as the time depends on it."""
 
     l2: Hashable = "cold"
     icache: ICache | None = None
@@ -42,9 +42,9 @@ def key_of_call(
     options: Options,
     engine: Engine,
 ) -> Hashable | None:
-    """What a call is found by; None where it computes values, or might do so."""
+    """The key of a call; None if it computes values, or may do so."""
     if not isinstance(op, str) or not op.isidentifier():
-        return None  # a kernel of a file, whose function may have looked at anything
+        return None  # a kernel in a file, whose function may depend on anything
     given = (*args, *kwargs.values())
     if options.values and not any(_is_bare(value) for value in given):
         return None
@@ -57,7 +57,7 @@ def key_of_call(
         parts = tuple(map(value_key, args)), tuple((x, value_key(y)) for x, y in kwargs.items())
         return "call", op, device_key(device), found, how, value_key(options.copies), parts
     except TypeError:
-        return None  # without a key it is made as if for the first time
+        return None  # without a key the call is never repeated
 
 
 def _is_bare(value: object) -> bool:
@@ -67,9 +67,9 @@ def _is_bare(value: object) -> bool:
 
 
 def value_key(value: object) -> Hashable:
-    """A key that only arguments of the same type and the same contents have.
+    """A key that only arguments of the same type and contents share.
 
-    Raises TypeError for what has none, and for large arrays.
+    Raises TypeError for values without one, and for large arrays.
     """
     kind = type(value)
     if value is None or kind is TensorSpec or kind is str:
@@ -88,7 +88,7 @@ def value_key(value: object) -> Hashable:
 
 
 def repeated(result: Result, device: DeviceSpec) -> Result:
-    """*result* once more, on *device*, which is as its own was; what a caller may write is new."""
+    """A copy of *result* on the equal chip *device*; everything that a caller may modify is new."""
     again = object.__new__(type(result))
     facts = vars(again)
     facts.update(vars(result))
@@ -107,7 +107,7 @@ def repeated(result: Result, device: DeviceSpec) -> Result:
 
 
 def _copied(arguments: Mapping[str, object]) -> dict[str, object]:
-    """*arguments* in which only what cannot be written to is the same."""
+    """*arguments*, copied except where they are immutable."""
     return {name: _own(value) for name, value in arguments.items()}
 
 

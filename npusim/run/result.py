@@ -1,4 +1,4 @@
-"""What a run gives back: its outputs, its times, how the work was split, and the call itself."""
+"""The result of a run: its outputs, its times, how the work was split, and the call itself."""
 
 from __future__ import annotations
 
@@ -34,52 +34,52 @@ if TYPE_CHECKING:
 __all__ = ["REFUSALS", "Call", "Output", "Result", "trials_json", "without_values"]
 
 Output = Array | Tensor | TensorSpec
-"""The values, or only their shape and type when a TensorSpec went in."""
+"""The values, or only shape and type if a TensorSpec was passed."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Result:
-    """What came out, how long it took, and why."""
+    """The outputs, the time, and the reasons for it."""
 
     op: str
     device: DeviceSpec
     arguments: Arguments
-    """Parameter -> what was given; arrays and tensors as their TensorSpec."""
+    """Parameter -> its argument; arrays and tensors as their TensorSpec."""
     l2: L2State
     icache: ICache
     outputs: dict[str, Output]
-    """All that came out, by the names that programs use: operators call the first `output`."""
+    """All outputs, by their names in programs: operators call the first one `output`."""
     plan: ops.Plan | None
-    """How the work was split; None when no kernel ran."""
+    """How the work was split; None if no kernel ran."""
     trace: Trace | None
-    """When each micro-op ran; None without timing, or when no kernel ran."""
+    """When each micro-op ran; None without timing, or if no kernel ran."""
     timed: bool
-    """Whether time was asked for."""
+    """Whether the time was requested."""
     engine: Engine | None = None
-    """What found the times; None where no kernel ran or no time was asked for."""
+    """The engine that timed it; None if no kernel ran or no time was requested."""
     earlier: tuple[Result, ...] = ()
-    """What torch_npu launches first, separate kernels: their times are part of this one's.
+    """Kernels that torch_npu launches first: their times are part of this one's.
 
     Plan, trace, cycles and counters are those of the operator's own kernel.
     """
     is_own_kernel: bool = False
-    """Whether a function of the user wrote the kernel, and no operator of npusim."""
+    """Whether the kernel is a user's function rather than an operator of npusim."""
     kernel_type: str | None = None
-    """What CANN calls the kernel; None when no kernel ran."""
+    """CANN's name of the kernel; None if no kernel ran."""
     call: Call | None = None
-    """What was asked, so that it can be asked once more with a change; None where no kernel ran."""
+    """The call, so that it can be repeated with a change; None if no kernel ran."""
     cycles_on: CyclesOn | None = None
-    """The cycles of its programs on a chip that differs in what micro-ops cost; None where no
-    kernel ran or no time was asked for."""
+    """The cycles of its programs on a chip with other costs of micro-ops; None if no kernel ran or
+    no time was requested."""
     found_code: FoundCode | None = None
-    """Where the launch of a card finds the kernel's code; None where `icache` says it."""
+    """Where the launch on a card found the kernel's code; None if `icache` decides."""
     cached_as: Hashable = None
-    """The key of what :mod:`npusim.run.memory_cache` holds of it; None where that is nothing, for
-    calls with values, and for those that warned."""
+    """Its key in :mod:`npusim.run.memory_cache`; None if it is not there, as for calls with values,
+    and those that warned."""
 
     @property
     def output(self) -> Output | tuple[Output, ...]:
-        """What the torch_npu function returns: one output, or a tuple of several."""
+        """The return value of the torch_npu function: one output, or a tuple of several."""
         found = tuple(self.outputs.values())
         return found if len(found) > 1 else found[0]
 
@@ -92,23 +92,23 @@ class Result:
 
     @property
     def template(self) -> str | None:
-        """Which of the vendor's kernels ran, where the operator has several."""
+        """The vendor's kernel that ran, if the operator has several."""
         return self.plan.template if self.plan else None
 
     @property
     def reason(self) -> str | None:
-        """Why that one was chosen."""
+        """Why that template was chosen."""
         return self.plan.reason if self.plan else None
 
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
-        """The kernels that the call launches, the operator's own last; none where none ran."""
+        """The kernels that the call launches, the operator's own last; empty if none ran."""
         first = tuple(launch for run in self.earlier for launch in run.launches)
         return first if self.plan is None else (*first, self._own_launch(self.plan))
 
     def _launch_us_on(self, device: DeviceSpec, plan: ops.Plan) -> float:
         split = plan.block_dim, plan.is_mix, plan.reads_tiling
-        # Only programs say how much code there is, and without timing nobody has looked at them.
+        # Only programs have a code size, and without timing they have not been analysed.
         runs = self.trace.code if self.trace else {}
         return device.launch_us(split, runs, self.found_code or self.icache)
 
@@ -123,23 +123,23 @@ class Result:
 
     @property
     def launch_us(self) -> float:
-        """What starting and ending the kernels costs around the cores' own time."""
+        """Time to start and end the kernels, outside the cores' own time."""
         return sum((launch.launch_us for launch in self.launches), 0.0)
 
     @property
     def time_us(self) -> float | None:
         """The profiler's Task Duration: launch, the slowest core, completion; host excluded.
 
-        The sum of those of all kernels, where the call launches several: see :attr:`launches`.
+        The sum over all kernels, if the call launches several: see :attr:`launches`.
         """
         if not self.timed:
             return None
         return sum((launch.time_us or 0.0 for launch in self.launches), 0.0)
 
     def time_us_on(self, device: DeviceSpec) -> float:
-        """The time of the same programs on *device*, which differs in what micro-ops cost.
+        """The time of the same programs on *device*, which differs in costs of micro-ops.
 
-        Raises ValueError for a run that was not timed or had nothing to do.
+        Raises ValueError for a run that was not timed or did nothing.
         """
         if self.plan is None or self.cycles_on is None:
             raise ValueError(
@@ -152,9 +152,9 @@ class Result:
 
     @cached_property
     def trials(self) -> tuple[Trial, ...]:
-        """What bounds it, tried: the same programs on chips that are a little faster there.
+        """The causes that bound it, simulated: the same programs on slightly faster chips.
 
-        Empty where no kernel ran or no time was asked for.
+        Empty if no kernel ran or no time was requested.
         """
         from npusim.reports.trials import try_causes
 
@@ -162,14 +162,14 @@ class Result:
 
     @property
     def kind(self) -> Kind | None:
-        """Which measured kernels are like it; None for a custom kernel, or where no kernel ran."""
+        """The kind of comparable measured kernels; None for custom kernels, or if none ran."""
         return None if self._sort is None else self._sort[0]
 
     @cached_property
     def accuracy(self) -> Accuracy | None:
-        """How far to trust :attr:`time_us`: what measured kernels of its kind say.
+        """The expected error of :attr:`time_us`, from measured kernels of its kind.
 
-        None where no kernel ran or no time was asked for.
+        None if no kernel ran or no time was requested.
         """
         if self.time_us is None or self.plan is None:
             return None
@@ -186,29 +186,29 @@ class Result:
 
     @property
     def counters(self) -> dict[int, dict[Pipe, PipeCounter]]:
-        """Core -> pipe -> what it did."""
+        """Core -> pipe -> counters."""
         return self.trace.counters() if self.trace else {}
 
     def critical_path(self) -> CriticalPath:
-        """What the end time hangs on: micro-ops, flags between cores, slack of pipes, last wave.
+        """What determines the end: micro-ops, flags between cores, slack of pipes, last wave.
 
-        Raises ValueError for a run that was not timed or had nothing to do.
+        Raises ValueError for a run that was not timed or did nothing.
         """
         from npusim.reports.path import path_of
 
         return path_of(self)
 
     def timeline(self, **options: Any) -> Axes:
-        """Draw what each pipe did when; *options* are those of `npusim.reports.timeline.timeline`.
+        """Draw the timeline of each pipe; for *options* see `npusim.reports.timeline.timeline`.
 
-        Raises ValueError for a run that was not timed or had nothing to do.
+        Raises ValueError for a run that was not timed or did nothing.
         """
-        from npusim.reports.timeline import timeline  # loads matplotlib
+        from npusim.reports.timeline import timeline  # imports matplotlib
 
         return timeline(self, **options)
 
     def to_json(self) -> Json:
-        """Everything but the values and the spans, as plain numbers, strings and lists."""
+        """Everything except the values and the spans, as plain numbers, strings and lists."""
         return {
             "op": self.op,
             "device": self.device.name,
@@ -237,8 +237,8 @@ class Result:
         }
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the run in a line and, if it was timed, its timeline."""
-        from npusim.reports.html import glimpse  # loads matplotlib, which a run does without
+        """Notebook display: the run in one line and, if it was timed, its timeline."""
+        from npusim.reports.html import glimpse  # imports matplotlib, which a run does not need
 
         return glimpse(repr(self), self if self.trace is not None else None)
 
@@ -251,16 +251,16 @@ class Result:
 
 
 class CyclesOn(Protocol):
-    """Finds the cycles of the programs of a run on a chip: :class:`npusim.run.task.CyclesOn`."""
+    """Finds the cycles of a run's programs on a chip: :class:`npusim.run.task.CyclesOn`."""
 
     def __call__(self, device: DeviceSpec) -> int: ...
 
     def written_for(self, spec: DeviceSpec) -> CyclesOn:
-        """The same of the run on *spec*, which is as its own chip was."""
+        """The same for the run on *spec*, which is equal to its chip."""
 
 
 REFUSALS = OpError, HazardError, ValueError, TypeError
-"""What a call raises that an operator, a chip or a custom kernel does not take."""
+"""Exceptions for what an operator, a chip or a custom kernel does not accept."""
 
 
 class Play(Protocol):
@@ -278,17 +278,17 @@ class Play(Protocol):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Call:
-    """What was asked of :func:`npusim.run`, which can be asked once more with a change."""
+    """A call of :func:`npusim.run`, which can be repeated with a change."""
 
     op: str | OwnKernel
     operator: ops.Operator
     device: DeviceSpec
     arguments: Arguments
-    """Parameter -> what was given; arrays and tensors as their TensorSpec, but for those whose
-    values decide how the kernel is written."""
+    """Parameter -> its argument; arrays and tensors as their TensorSpec, except those whose values
+    affect how the kernel is written."""
     options: Options
     play: Play
-    """What ran it, and runs it again."""
+    """The function that ran it, and can run it again."""
 
     def __repr__(self) -> str:
         return f"<call of {self.operator.name} on {self.device.name}>"
@@ -299,18 +299,18 @@ class Call:
         device: DeviceSpec | None = None,
         deeper: tuple[QueueName, ...] = (),
     ) -> Result | None:
-        """The same for its time alone, with *changes* of its arguments or on another chip.
+        """The same call for its time alone, with *changes* of its arguments or on another chip.
 
-        Queues that are *deeper* get a slot more than its kernel declares. None where such a call is
-        refused, or has nothing to do.
+        Queues in *deeper* get one slot more than the kernel declares. None if such a call is
+        refused, or does nothing.
         """
-        # All engines find the same times.
+        # All engines give the same times.
         options = replace(self.options, values=False, timing=True, engine=quickest(), deeper=deeper)
         arguments = self.arguments | dict(changes or {})
         return self._played(self.op, arguments, device or self.device, options)
 
     def other(self, op: str, arguments: dict[str, object]) -> Result | None:
-        """Another call on the same chip, for its time alone, with nothing in the L2."""
+        """Another call on the same chip, for its time alone, with a cold L2."""
         options = replace(
             self.options, values=False, timing=True, l2="cold", icache=None, copies=None
         )
@@ -333,13 +333,13 @@ class Call:
 
 
 def trials_json(run: Result) -> Json:
-    """What bounds *run*, tried, as :meth:`Result.to_json` gives the rest."""
+    """The trials of *run*, in the format of :meth:`Result.to_json`."""
     return {"trials": [asdict(trial) for trial in run.trials]}
 
 
 def without_values(value: object) -> Any:
-    """Arrays and tensors as their TensorSpec, also in tuples and lists, and bytes as that of their
-    bytes; structures with their values, and the rest as it is.
+    """Arrays and tensors as their TensorSpec, also within tuples and lists; bytes as the spec of
+    their bytes; structures with their values, and everything else unchanged.
     """
     if isinstance(value, Mapping):
         return {name: _plain(part) for name, part in value.items()}
@@ -350,14 +350,14 @@ def without_values(value: object) -> Any:
     if isinstance(value, list):
         return [without_values(part) for part in value]
     if isinstance(value, np.ndarray):
-        # A mask of truths is a byte a number.
+        # Booleans take one byte each.
         is_mask = value.dtype == np.bool_
         return TensorSpec(value.shape, "uint8" if is_mask else value.dtype.name)
     return value.spec if isinstance(value, Tensor) else value
 
 
 def _plain(value: object) -> object:
-    """A field of a structure, of Python's own types."""
+    """A field of a structure, as a plain Python type."""
     if isinstance(value, Mapping):
         return {name: _plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple):

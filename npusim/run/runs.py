@@ -1,4 +1,4 @@
-"""A run, with what its owner asks of it: advice, and a page."""
+"""A run with methods for its owner: advice, and a page."""
 
 from __future__ import annotations
 
@@ -16,31 +16,30 @@ __all__ = ["Run"]
 
 
 class Run(Result):
-    """What came out, how long it took, and why."""
+    """The outputs, the time, and the reasons for it."""
 
     @staticmethod
     def of(result: Result) -> Run:
-        """*result* as a run, and so are the launches before it."""
+        """*result* as a run, including the launches before it."""
         run = object.__new__(Run)
         vars(run).update(vars(result), earlier=tuple(map(Run.of, result.earlier)))
         return run
 
     def advice(self, progress: Progress | None = None) -> list[Advice]:
-        """What to change so that it is quicker, each piece tried: see :mod:`npusim.run.advice`.
+        """What to change to make it faster, each change simulated: see :mod:`npusim.run.advice`.
 
-        It takes as long as some ten to thirty runs of the same. Raises ValueError for a run that
-        was not timed or had nothing to do.
+        It takes as long as some ten to thirty such runs. Raises ValueError for a run that was not
+        timed or did nothing.
         """
-        from npusim.run.advice import advise  # loads more than a run, as a page does
+        from npusim.run.advice import advise  # imports more than a run needs
 
         return advise(self, progress)
 
     def report(self, path: str | os.PathLike[str], *others: Result, force: bool = False) -> Path:
-        """Write the page that `npusim report` writes, of this run, compared with *others* if any.
+        """Write the page of this run, as `npusim report` does, compared with *others* if any.
 
-        An earlier page is replaced only if *force* says so. Returns where it lies. Raises
-        ValueError for a run that was not timed or had nothing to do, FileError for a *path* that
-        cannot be written.
+        An earlier page is replaced only with *force*. Returns its path. Raises ValueError for a run
+        that was not timed or did nothing, FileError for a *path* that cannot be written.
         """
         from npusim.run.page import write_page
 

@@ -1,7 +1,7 @@
-"""A kernel of C++, in place of an operator: what it records is what runs.
+"""A C++ kernel as an operator: what it records is what runs.
 
-It is recorded with the values that it is given, since it may look at them; what it stores to are
-its outputs.
+It is recorded with the values of its arguments, since it may read them; the tensors that it stores
+to are its outputs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["operator"]
 
 
 def operator(launch: SourceLaunch | ProgramLaunch) -> Operator:
-    """What runs *launch* as operators are run."""
+    """The operator that runs *launch*."""
     return Operator(
         name=launch.name,
         document=f"{launch.name}, a kernel of {launch.file.name}.",
@@ -78,7 +78,7 @@ def _problem(launch: SourceLaunch | ProgramLaunch, contract: Contract) -> UserPr
 
 
 def _operands(launch: SourceLaunch | ProgramLaunch, contract: Contract) -> Iterator[Operand]:
-    """What each pointer is, each tensor of a list by itself; None is a null pointer."""
+    """The operand of each pointer, one for each tensor of a list; None is a null pointer."""
     for name, is_pointer, _ in launch.parameters:
         value = contract.arguments.get(name)
         if not is_pointer or value is None:
@@ -107,11 +107,11 @@ def _tensor(who: str, name: str, value: object) -> Operand:
 
 
 def _tile(_: DeviceSpec, problem: UserProblem) -> Plan:
-    """What starts, and whether it reads its sizes first."""
+    """What starts, and whether it first reads its sizes."""
     kernel, reads = problem.kernel, problem.reads_tiling
     return Plan(block_dim=kernel.block_dim, is_mix=kernel.is_mix, reads_tiling=reads)
 
 
 def _build(_: DeviceSpec, problem: UserProblem, __: Plan) -> tuple[Block, ...]:
-    """The blocks are written already."""
+    """The blocks are already written."""
     return problem.kernel.blocks

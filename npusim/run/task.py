@@ -1,4 +1,4 @@
-"""What a checked call has the chip do: its programs, and when they do what."""
+"""A checked call as work for the chip: its programs, and their times."""
 
 from __future__ import annotations
 
@@ -39,30 +39,30 @@ if TYPE_CHECKING:
 __all__ = ["CyclesOn", "Programs", "Task", "allocated", "place"]
 
 WRITTEN_BYTES = 200
-"""What a micro-op of a body takes, and a call that is an object (measured: 75 in products, 200 in
+"""Memory of a micro-op of a body, and of a call that is an object (measured: 75 in products, 200 in
 vector kernels)."""
 BODY_BYTES, BLOCK_BYTES = 1000, 2000
-"""What a body and a block take besides (measured in launches of few micro-ops)."""
+"""Additional memory of a body and a block (measured in launches of few micro-ops)."""
 POINTER_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Programs:
-    """What each core does, checked."""
+    """The checked program of each core."""
 
     blocks: tuple[Block, ...]
     orders: dict[Program, Sequence[int]]
-    """For each program an order in which its micro-ops may be computed."""
+    """For each program, an order in which its micro-ops may be computed."""
 
 
 class Task:
-    """A kernel that is to run: an operator's, for one problem on one chip.
+    """A kernel to run: an operator's, for one problem on one chip.
 
-    It sees no values of *problem*, but for those that decide how the kernel is written. So what it
-    computes is the same for all calls of the same shapes, and is cached for them, its times also in
-    the folder *stored* if there is one. Of a custom kernel nothing is cached: the function behind
-    it may have looked at anything. The *queues* that are named get a slot more than the kernel
-    declares. Unless *is_checked*, programs are checked for values alone, and not for times.
+    It sees no values of *problem*, except those that affect how the kernel is written. So its
+    results are the same for all calls of the same shapes, and are cached for them, its times also
+    in the folder *stored*, if any. Nothing is cached for a custom kernel, whose function may depend
+    on anything. The given *queues* get one slot more than the kernel declares. Unless *is_checked*,
+    programs are checked for values only, and not for times.
     """
 
     def __init__(
@@ -79,16 +79,16 @@ class Task:
         self._stored, self._queues, self._is_checked = stored, queues, is_checked
         is_own = isinstance(problem, UserProblem)
         self.problem = problem if is_own else unvalued(problem, operator.value_dependent_inputs)
-        """What it is for, with no values but those that decide how the kernel is written."""
+        """The problem, without values except those that affect how the kernel is written."""
         self._is_own = is_own
         self._forgiven: list[HazardError] = []
         """Hazards that may be harmless."""
         self.plan = operator.plan(spec, self.problem)
-        """How it is split; None where no kernel runs."""
+        """How it is split; None if no kernel runs."""
 
     @property
     def kernel_type(self) -> str:
-        """What CANN calls the kernel."""
+        """CANN's name of the kernel."""
         return self._operator.type_of(self._spec, self.problem, self._split)
 
     @property
@@ -97,7 +97,7 @@ class Task:
         return self._operator.name, self.kernel_type, self._split.template
 
     def written_for(self, spec: DeviceSpec) -> Task:
-        """The same on *spec*, which is as its own chip was, with nothing of it written yet."""
+        """The same task on the equal chip *spec*, with nothing written yet."""
         twin = copy(self)
         for name in ("_programs", "_chip"):
             vars(twin).pop(name, None)
@@ -107,18 +107,18 @@ class Task:
         return twin
 
     def check(self) -> None:
-        """Have the programs written and checked; refuses a chip that does not hold them."""
-        _ = self._programs  # written and checked when it is first asked for
+        """Write and check the programs; refuse a chip that cannot run them."""
+        _ = self._programs  # written and checked on first access
 
     def compute(self, tensors: list[GlobalTensor], model: chip.Model) -> None:
-        """Compute the values of *tensors*, those that :func:`place` gives; raises TrapError."""
+        """Compute the values of *tensors*, as from :func:`place`; raises TrapError."""
         blocks, orders = self._programs.blocks, self._programs.orders
         if self._forgiven:
             self._judge(tensors, model)
         chip.compute(blocks, tensors, self._spec, orders, model, progress=self._progress)
 
     def _judge(self, tensors: list[GlobalTensor], model: chip.Model) -> None:
-        """Warn of what is forgiven; a race is where the same bytes come out the other way round."""
+        """Warn of tolerated hazards; a race counts if another order gives other bytes."""
         found = []
         for blocks in (self._programs.blocks, self._programs.blocks[::-1]):
             own = [replace(x, data=None if x.data is None else x.data.copy()) for x in tensors]
@@ -130,33 +130,33 @@ class Task:
             warn(f"{error}; the run goes on, since the same bytes come out", HazardWarning, 2)
 
     def replay(self) -> Replay | None:
-        """What computes values of the same shapes again and again; None for large launches."""
+        """Computes values of the same shapes repeatedly; None for large launches."""
         return Replay.of(self._programs.blocks, self._spec, self._programs.orders)
 
     def nbytes(self, trace: Trace | None) -> int:
-        """What its programs take, once they are checked, and *trace* if there is one, roughly."""
+        """Approximate memory of its programs, once they are checked, and of *trace* if given."""
         own = _programs_bytes(self._programs) if "_programs" in vars(self) else 0
         return own + (_trace_bytes(trace) if trace else 0)
 
     def trace(self, l2: L2State, every_core: bool, engine: Engine) -> Trace:
-        """When each micro-op runs with *l2* at launch, as *engine* finds; *every_core* times each
-        core on its own.
+        """When each micro-op runs with *l2* at launch, timed by *engine*; *every_core* times each
+        core separately.
 
-        Raises TrapError for a kernel that is sure to stop itself.
+        Raises TrapError for a kernel that certainly traps.
         """
         make = partial(self._timed, l2, every_core, engine)
         if self.key is None:
             return make()
-        # Of those that were not checked others do not hear: they might never be.
+        # Traces of unchecked programs are stored separately, since these may be invalid.
         name = "trace" if self._is_checked else "trace of unchecked"
         part = name, device_key(self._spec), key_of(l2), bool(every_core), engine
-        # A folder has no place for what a launch leaves.
+        # A folder cannot store the final state of a card's caches.
         if self._stored is not None and not isinstance(l2, chip.Arrival):
             make = partial(self._stored.get, (self.key, *part), self._blocks, make)
         return CACHE.get(self.key, make, _trace_bytes, part)
 
     def cycles_on(self, spec: DeviceSpec, l2: L2State, every_core: bool, engine: Engine) -> int:
-        """The cycles of the slowest core on *spec*, a chip that differs in what micro-ops cost.
+        """The cycles of the slowest core on *spec*, a chip with other costs of micro-ops.
 
         The programs are those of the chip of the task.
         """
@@ -169,17 +169,17 @@ class Task:
         return CACHE.get(self.key, lambda: make().cycles, lambda _: 0, part)
 
     def _blocks(self) -> tuple[Block, ...]:
-        """The programs; written for times that are asked for alone, they need not be checked."""
+        """The programs; if they are only timed, they need not be checked."""
         return self._programs.blocks if "_programs" in vars(self) else self._built()
 
     @cached_property
     def key(self) -> Hashable:
-        """The key of all that is cached of it; None where nothing is."""
+        """The key of everything cached for it; None if nothing is."""
         if self._is_own:
             return None
         operator = self._operator
         functions = operator.tile, operator.build, operator.flags_may_stay_up
-        # Refusals alone name the chip, and are not cached.
+        # The chip's name only appears in refusals, which are not cached.
         chip_key = device_key(self._chip, "name")
         try:
             parts = key_of(self.problem), self._plan_key, key_of(self._queues)
@@ -192,11 +192,11 @@ class Task:
         try:
             return key_of(self.plan)
         except TypeError:
-            return device_key(self._spec)  # on which the plan of a problem depends
+            return device_key(self._spec)  # the plan of a problem depends on it
 
     @cached_property
     def _chip(self) -> DeviceSpec:
-        """The chip as programs are written for it; a custom kernel may look at all of it."""
+        """The chip as programs are written for it; a custom kernel may read all of it."""
         return self._spec if self._is_own else self._spec.for_programs
 
     @cached_property
@@ -208,7 +208,7 @@ class Task:
     def _timed(
         self, l2: L2State, every_core: bool, engine: Engine, spec: DeviceSpec | None = None
     ) -> Trace:
-        # What SimPy's processes leave behind are cycles; the other engine's tables have none.
+        # Processes of SimPy leave cyclic garbage; the tables of the compiled engine do not.
         with nullcontext() if engine == "simpy" else uncollected():
             blocks = self._programs.blocks if self._is_checked else self._blocks()
             tensors = place(self.problem, self._split, False)
@@ -235,8 +235,8 @@ class Task:
                 orders = chip.verify(
                     *(blocks, self._chip),
                     self._fresh_bytes(),
-                    # The vendor's kernels leave outputs as they are that a call does not ask for,
-                    # and rows that belong to no group.
+                    # The vendor's kernels do not write outputs that a call does not request, and
+                    # rows that belong to no group.
                     self._fresh_bytes() if self._is_own else None,
                     flags_may_stay_up=self._operator.flags_may_stay_up,
                     progress=self._progress,
@@ -254,12 +254,12 @@ class Task:
         return Programs(blocks, orders)
 
     def _fresh_bytes(self) -> dict[str, int]:
-        """The bytes of each output of which nothing is there before the kernel writes it."""
+        """The sizes of outputs whose bytes are undefined until the kernel writes them."""
         outputs, updated = self.problem.outputs, self.problem.updated
         return {name: spec.nbytes for name, spec in outputs.items() if name not in updated}
 
     def _watched(self, progress: Progress) -> tuple[Block, ...]:
-        """The programs; *progress* hears of each, as a share of one for every core started."""
+        """The programs; *progress* receives each as a share of one per started core."""
         plan, done = self._split, 0
         most = plan.block_dim * (CORES_OF_A_GROUP if plan.is_mix else 1)
 
@@ -275,7 +275,7 @@ class Task:
         return blocks
 
     def _built(self) -> tuple[Block, ...]:
-        """The program of each core; refuses a chip that does not hold an operator's tiles."""
+        """The program of each core; refuses a chip that cannot hold an operator's tiles."""
         try:
             with deeper(self._queues), uncollected():
                 return self._operator.build(self._chip, self.problem, self._split)
@@ -300,18 +300,18 @@ def _are_equal(some: list[GlobalTensor], others: list[GlobalTensor]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CyclesOn:
-    """Finds the cycles of the programs of *task* on a chip, with the same in the L2."""
+    """Finds the cycles of the programs of *task* on a chip, with the same L2 state."""
 
     task: Task
     l2: L2State
     every_core: bool
 
     def __call__(self, device: DeviceSpec) -> int:
-        # All engines find the same times.
+        # All engines give the same times.
         return self.task.cycles_on(device, self.l2, self.every_core, quickest())
 
     def written_for(self, spec: DeviceSpec) -> CyclesOn:
-        """The same of the programs for *spec*, which is as the chip of the task was."""
+        """The same for the programs on *spec*, which is equal to the chip of the task."""
         return replace(self, task=self.task.written_for(spec))
 
 
@@ -324,14 +324,14 @@ def place(problem: ops.Problem, plan: ops.Plan, with_values: bool) -> list[Globa
     placed = {tensor.name for tensor in tensors}
     tensors += [operand.place() for operand in problem.inputs if operand.name not in placed]
     for name, nbytes in plan.workspaces.items():
-        # What nobody has written must show when somebody reads it.
+        # Reading bytes that were never written must show.
         data = np.full(nbytes, UNWRITTEN, np.uint8) if with_values else None
         tensors.append(GlobalTensor(name, nbytes, data))
     return tensors
 
 
 def allocated(problem: ops.Problem, with_values: bool) -> list[GlobalTensor]:
-    """The outputs of *problem*; with *with_values*, as they are before a kernel has run."""
+    """The outputs of *problem*; with *with_values*, in their state before a kernel runs."""
     outputs = [allocate(name, spec, with_values) for name, spec in problem.outputs.items()]
     updated = problem.updated
     for output in outputs:
@@ -344,11 +344,11 @@ def allocated(problem: ops.Problem, with_values: bool) -> list[GlobalTensor]:
     return outputs
 
 
-# ---- how much is cached ----
+# ---- cached memory ----
 
 
 def _programs_bytes(programs: Programs) -> int:
-    """What holding *programs* takes, roughly."""
+    """Approximate memory of *programs*."""
     launch = LaunchTable.of(programs.blocks)
     bodies = {*launch.bodies, *(leaf for body in launch.bodies for leaf in body.leaves)}
     parts = sum(len(body.parts) for body in bodies)
@@ -359,5 +359,5 @@ def _programs_bytes(programs: Programs) -> int:
 
 
 def _trace_bytes(trace: Trace) -> int:
-    """What holding *trace* takes; its programs are another part of the entry."""
+    """Memory of *trace*; its programs are another part of the entry."""
     return trace.nbytes

@@ -1,4 +1,4 @@
-"""A custom kernel, in place of an operator: a function that writes it for a chip and shapes.
+"""A custom kernel as an operator: a function that writes it for a chip and shapes.
 
 .. code-block:: python
 
@@ -6,9 +6,9 @@
 
     npusim.run(add, x, y, device="Atlas A2")               # or npusim.run("my_kernel.py:add", ...)
 
-It is given the chip and the shape, type and layout of each tensor, never values, and so writes the
+It receives the chip and the shape, type and layout of each tensor, never values, and so writes the
 same kernel for values and for times. Parameters with an annotation other than TensorSpec, or
-with a default alone, are attributes. Docs: docs/course/02_a_first_kernel.md.
+with only a default, are attributes. Docs: docs/course/02_a_first_kernel.md.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ __all__ = [
 KernelFunction = Callable[..., Kernel]
 """A function of a chip, its parameter `spec`, and of TensorSpecs and attributes, to a kernel."""
 OwnKernel = KernelFunction | SourceLaunch | ProgramLaunch | Operator
-"""What runs in place of an operator of npusim: one written in Python, or in C++."""
+"""What can run instead of an operator of npusim: a kernel in Python, or in C++."""
 PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -70,7 +70,7 @@ class KernelError(ValueError):
 def load(text: str) -> KernelFunction:
     """The function that *text*, `FILE.py:FUNCTION`, names; raises KernelError.
 
-    The file is run, as Python runs it: it can do whatever its reader may do.
+    Python executes the file, which can do whatever the user may do.
     """
     file, _, name = text.rpartition(":")
     if not file or not name:
@@ -102,12 +102,12 @@ def load(text: str) -> KernelFunction:
 
 @lru_cache(maxsize=16)
 def _module(path: Path, _: int) -> ModuleType:
-    """The module in the file at *path*, run anew once it has changed; it can import neighbours."""
+    """The module in *path*, executed again if it has changed; it can import its neighbours."""
     spec = spec_from_file_location(f"own_kernel_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise KernelError(f"kernel: {path} must be a file of Python; end its name in .py")
     module = module_from_spec(spec)
-    # Dataclasses look their module up.
+    # Dataclasses look up their module.
     sys.modules[spec.name] = module
     folder = str(path.resolve().parent)
     sys.path.insert(0, folder)
@@ -124,7 +124,7 @@ def _module(path: Path, _: int) -> ModuleType:
 
 
 def _describe(error: Exception, path: Path) -> str:
-    """What went wrong, and in which line of *path*."""
+    """The error, and the line of *path* where it occurred."""
     lines = [frame.lineno for frame in extract_tb(error.__traceback__) if _same(frame, path)]
     line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
     where = f"line {line}" if line else "it"
@@ -146,9 +146,9 @@ def _same(frame: FrameSummary, path: Path) -> bool:
 
 
 def operator(function: KernelFunction) -> Operator:
-    """What runs *function* as operators are run.
+    """The operator that runs *function*.
 
-    Raises KernelError where its parameters are not such that each can be given by its name.
+    Raises KernelError unless each of its parameters can be passed by name.
     """
     kernel = UserKernel(function)
     return Operator(
@@ -165,7 +165,7 @@ def operator(function: KernelFunction) -> Operator:
 
 
 def no_oracle(given: Given) -> Array:
-    """Values come of the kernel alone."""
+    """Values come only from the kernel."""
     raise KernelError(
         f"kernel: a custom kernel must be run, not asked for its oracle ({given}); call npusim.run"
     )
@@ -177,14 +177,14 @@ class UserProblem(Problem):
 
     kernel: Kernel
     reads_tiling: bool = False
-    """Whether it reads its sizes from global memory when it starts."""
+    """Whether it reads its sizes from global memory at the start."""
     is_strict: bool = True
-    """Whether what the vendor's own kernels do, against the rules, is refused where it is harmless.
+    """Whether harmless violations that the vendor's own kernels contain are refused.
     """
 
 
 class UserKernel:
-    """A function that writes a kernel, and the steps of an operator around it."""
+    """A function that writes a kernel, with the methods of an operator."""
 
     def __init__(self, function: KernelFunction) -> None:
         self.function = function
@@ -200,7 +200,7 @@ class UserKernel:
         return whole.replace(parameters=kept)
 
     def check(self, contract: Contract) -> UserProblem:
-        """Have the kernel written, and hold it against the tensors and the chip."""
+        """Write the kernel, and check it against the tensors and the chip."""
         spec, arguments = contract.spec, contract.arguments
         operands = {
             name: operand_of(self.name, name, value)
@@ -212,7 +212,7 @@ class UserKernel:
             kernel = self.function(spec=spec, **{**arguments, **described})
         except Exception as error:
             if isinstance(error, ValueError | RuntimeError) and _is_ours(error):
-                raise  # it says all that is needed
+                raise  # its message is complete
             raise KernelError(
                 f"{self.name}: the function must return a Kernel, but "
                 f"{_describe(error, self._file())}; fix it"
@@ -221,7 +221,7 @@ class UserKernel:
         return UserProblem(inputs=tuple(operands.values()), outputs=kernel.outputs, kernel=kernel)
 
     def tile(self, _: DeviceSpec, problem: UserProblem) -> Plan:
-        """What starts, and what it keeps between its cores."""
+        """What starts, and its workspaces."""
         kernel = problem.kernel
         return Plan(
             block_dim=kernel.block_dim,
@@ -232,7 +232,7 @@ class UserKernel:
         )
 
     def build(self, _: DeviceSpec, problem: UserProblem, __: Plan) -> tuple[Block, ...]:
-        """The blocks are written already."""
+        """The blocks are already written."""
         return problem.kernel.blocks
 
     def _file(self) -> Path:
@@ -260,7 +260,7 @@ def _check_parameters(name: str, function: KernelFunction) -> None:
 
 
 def operand_of(who: str, name: str, value: Any) -> Operand:
-    """The operand *name* of a kernel; raises KernelError for an array of a type that none has."""
+    """The operand *name* of a kernel; raises KernelError for an unsupported array type."""
     match value:
         case TensorSpec():
             return Operand(name, value)
@@ -347,7 +347,7 @@ def _check_bindings(who: str, block: Block, sizes: dict[str, int]) -> None:
 
 
 def _check_stores(who: str, block: Block, kernel: Kernel) -> None:
-    """Raise KernelError if *block* stores to an input, which is the caller's and stays as it is."""
+    """Raise KernelError if *block* stores to an input, which belongs to the caller."""
     ops = (op for body in block.program.bodies for op in body)
     for op in ops:
         place = global_operand(op)

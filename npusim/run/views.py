@@ -1,7 +1,7 @@
-"""What a view costs: the kernels that copy it row after row, for a kernel that reads it so.
+"""The cost of a view: kernels that make it contiguous before a kernel reads it.
 
-On A2, A3 and 310P an operand that is a view is copied before the launch, by at most one kernel each
-of these, in this order (ops-math, conversion/contiguous/op_host/op_api/contiguous.cpp):
+On A2, A3 and 310P an operand that is a view is copied before the launch, by at most one of each of
+these kernels, in this order (ops-math, conversion/contiguous/op_host/op_api/contiguous.cpp):
 
 ===========  =================  ================================================
 kernel       operator here      what it undoes
@@ -11,9 +11,9 @@ Transpose    ``permute``        axes are in another order than in memory
 BroadcastTo  ``broadcast_to``   an axis has one element in memory
 ===========  =================  ================================================
 
-Views cut along two axes, or that run backwards, are AsStrided's, which is not simulated. That
-elements which lie apart, as those of a column, are such parts of rows is assumed: for some of them
-the vendor has StridedSlice.
+Views cut along two axes, or with negative strides, are copied by AsStrided, which is not simulated.
+Elements that are apart, such as those of a column, are assumed to be parts of rows; for some of
+them the vendor has StridedSlice.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """What copies a view, which lies in *rows* of *pitch* elements."""
+    """How to copy a view, stored in *rows* of *pitch* elements."""
 
     rows: int
     pitch: int
     start: int
-    """Where in its row the view begins."""
+    """Offset of the view in its row."""
     kernels: tuple[Copy, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """An axis of a view that is longer than 1 and moves through memory."""
+    """An axis of a view that is longer than 1 and has a non-zero stride."""
 
     place: int
     size: int
@@ -68,9 +68,9 @@ class _Axis:
 def copies_of(
     shape: Sequence[int], strides: Sequence[int], offset: int = 0, stored: int | None = None
 ) -> Copies | None:
-    """What copies a view of *strides* elements that begins *offset* elements into its memory.
+    """How to copy a view of *strides* elements that begins *offset* elements into its memory.
 
-    The memory has *stored* elements, if that is known. None where no kernel here copies it.
+    The memory has *stored* elements, if known. None if no kernel here can copy it.
     """
     axes = [
         _Axis(place, size, stride)
@@ -84,7 +84,7 @@ def copies_of(
     rows, length, pitch = cut
     start, kernels = 0, []
     if length < pitch:
-        # Where in its row a part begins: as if the storage began with a row, if that fits.
+        # Offset of a part in its row, as if the storage began with a row, if that is possible.
         least = 0 if stored is None else max(0, offset + rows * pitch - stored)
         most = min(offset, pitch - length)
         if least > most:
@@ -102,8 +102,8 @@ def copies_of(
 
 
 def _cut(axes: list[_Axis]) -> tuple[int, int, int] | None:
-    """Rows, the elements of each that *axes* run through, from the longest stride on, and how many
-    there are from row to row; None if they are cut more than once."""
+    """Rows, elements of each that *axes* cover, from the longest stride on, and the pitch of rows;
+    None if they are cut more than once."""
     found: tuple[int, int, int] | None = None
     run = 1
     for place, axis in reversed([*enumerate(axes)]):
@@ -122,10 +122,10 @@ def _cut(axes: list[_Axis]) -> tuple[int, int, int] | None:
 def copies_before(
     spec: DeviceSpec, problem: ops.Problem, arguments: Mapping[str, object]
 ) -> tuple[EarlierCall, ...]:
-    """The kernels that copy operands of *problem* which are views among *arguments*.
+    """The kernels that copy those operands of *problem* that are views among *arguments*.
 
-    One that the kernel takes as it lies, as products take a transposed matrix, needs none. Assumed
-    of one that the kernel updates where it lies.
+    A view that the kernel accepts directly, as products accept a transposed matrix, needs none. The
+    same is assumed for one that the kernel updates in place.
     """
     given, found = by_operand(arguments), []
     for operand in problem.inputs:
@@ -145,7 +145,7 @@ def copies_before(
 
 
 def by_operand(arguments: Mapping[str, object]) -> dict[str, object]:
-    """*arguments*, the parts of a list by the names of their operands: `x[0]`, `x[1]`, ..."""
+    """*arguments*, with elements of lists under the names of their operands: `x[0]`, `x[1]`, ..."""
     found: dict[str, object] = {}
     for name, value in arguments.items():
         if not isinstance(value, list):
@@ -178,7 +178,7 @@ def _is_mask(value: object) -> bool:
 
 
 def _are_taken(spec: DeviceSpec, calls: list[EarlierCall]) -> bool:
-    """Whether the chip has kernels for all *calls*: not of every type."""
+    """Whether the chip has kernels for all *calls*, which depends on the type."""
     try:
         for op, own in calls:
             ops.load(op).check(spec, **own)

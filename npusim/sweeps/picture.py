@@ -92,13 +92,13 @@ def _lines(ax: Axes, sweep: Rows, axis: str) -> None:
     marked, name = crossovers(sweep), label_of(sweep, axis)
     values = sorted({value for line in every for value in line.times_us})
     for at in sorted({each.at for each in marked}):
-        # In the right half the words go to the left, so as to stay inside.
+        # Along the bottom, where no line is; in the right half to the left, so as to stay inside.
         is_right = values.index(at) > len(values) / 2
-        low = max(each.time_us for each in marked if each.at == at)
         ax.axvline(at, color=style.INK, linewidth=0.8, linestyle=":", zorder=1)
         ax.annotate(
-            *(style.plain(f"{name} = {at:g}"), (at, low)),
-            xytext=(-8 if is_right else 8, -14),
+            *(style.plain(f"{name} = {at:g}"), (at, 0)),
+            xycoords=ax.get_xaxis_transform(),
+            xytext=(-6 if is_right else 6, 5),
             ha="right" if is_right else "left",
             textcoords="offset points",
             color=style.INK,

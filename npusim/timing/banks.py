@@ -1,8 +1,8 @@
-"""Bank conflicts of the unified buffer: how many cycles one vector repeat really takes.
+"""Bank conflicts of the unified buffer: how many cycles a vector repeat takes because of them.
 
-The buffer is cut into groups of banks; the group of an address changes every 32-byte block. In one
+The buffer is divided into groups of banks; consecutive 32-byte blocks are in different groups. Per
 cycle a group serves one row read and one row write, and a bank serves one row in all. A repeat
-reads its blocks while the repeat before it writes:
+reads its blocks while the previous repeat writes:
 
 .. code-block:: text
 
@@ -31,11 +31,11 @@ from npusim.isa import BLOCK_BYTES, Local, lanes
 __all__ = ["bank_of", "repeat_cycles"]
 
 BLOCKS = 8
-"""Blocks of one operand in a repeat, when the operand is as wide as the result."""
+"""Blocks of one operand in a repeat, if the operand is as wide as the result."""
 
 
 def bank_of(banks: Banks, block: int) -> tuple[int, int]:
-    """Which group of banks a 32-byte *block* of the buffer is in, and which bank of the group.
+    """The group of banks that holds a 32-byte *block* of the buffer, and its bank in the group.
 
     >>> bank_of(Banks(groups=16, banks_per_group=3, bank_bytes=4096), 65536 // 32 + 17)
     (1, 1)
@@ -44,7 +44,7 @@ def bank_of(banks: Banks, block: int) -> tuple[int, int]:
 
 
 def _blocks(local: Local, repeat: int, block_count: int) -> list[int]:
-    """Block numbers that *local* touches in a *repeat*."""
+    """Indices of the blocks that *local* touches in a *repeat*."""
     if local.mask is not None:
         per_block = BLOCK_BYTES * 8 // local.dtype.bits
         start = local.offset_bytes // BLOCK_BYTES + repeat * local.repeat_stride
@@ -59,7 +59,7 @@ def _blocks(local: Local, repeat: int, block_count: int) -> list[int]:
 
 
 def _one_repeat(banks: Banks, reads: set[int], writes: set[int]) -> int:
-    """Cycles of a repeat that touches these block numbers."""
+    """Cycles of a repeat that touches these blocks."""
     by_group = Counter(block % banks.groups for block in reads)
     written = Counter(block % banks.groups for block in writes)
     by_bank = Counter(bank_of(banks, block) for block in reads | writes)

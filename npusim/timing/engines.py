@@ -1,4 +1,4 @@
-"""Which engine times a launch. All give the same times, cycle for cycle."""
+"""The engines that can time a launch. All give the same times, cycle for cycle."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ __all__ = [
 ]
 
 Engine = Literal["simpy", "compiled"]
-"""What times a launch.
+"""The engine that times a launch.
 
-simpy     processes of SimPy, in Python: what the times are is defined there
-compiled  the same in C, ten times faster, where a C compiler was found when npusim was installed
+simpy     processes of SimPy, in Python: the reference for all times
+compiled  the same in C, ten times faster, if a C compiler was found when npusim was installed
 """
 EngineChoice = Literal["auto", "simpy", "compiled"]
-"""What a call asks for: an engine by its name, or auto, the one that the environment names, or else
-compiled where it was built, and SimPy's where it was not."""
+"""The engine that a call requests: by name, or auto, which is the one that the environment names,
+else compiled if it was built, else simpy."""
 ENGINES: tuple[EngineChoice, ...] = get_args(EngineChoice)
 VARIABLE = "NPUSIM_ENGINE"
-"""The environment variable that says what auto is."""
+"""The environment variable that selects the engine for auto."""
 
 
 class EngineError(ValueError):
-    """An engine that there is not, or not here."""
+    """The engine requested does not exist or was not built."""
 
 
 def engine_named(choice: str = "auto") -> Engine:
-    """The engine that *choice* means here.
+    """The engine that *choice* selects here.
 
-    Raises EngineError if there is none of that name, or if it was not built. The first time that
-    auto is SimPy's for want of the other, it warns with SlowEngineWarning.
+    Raises EngineError if there is none of that name, or it was not built. The first time that auto
+    falls back to SimPy, it warns with SlowEngineWarning.
     """
     who = "run: engine"
     if choice == "auto":
@@ -72,13 +72,13 @@ def engine_named(choice: str = "auto") -> Engine:
 
 
 def quickest() -> Engine:
-    """The quickest engine there is here, for whoever wants times and does not name one."""
+    """The fastest engine available, for callers without a preference."""
     return "compiled" if is_built() else "simpy"
 
 
 @once
 def _warn_of_simpy() -> None:
-    """Say what it costs to do without the compiled engine, and how to get it."""
+    """Warn how slow SimPy is, and how to get the compiled engine."""
     warnings.warn(
         "run: the compiled engine was not built when npusim was installed, and SimPy takes ten "
         "times as long or more for the same times; install a C compiler, then npusim again, or "
@@ -98,9 +98,9 @@ def simulate(
     *,
     every_core: bool = False,
 ) -> tuple[tuple[LaneTrace, ...], int]:
-    """Do what :func:`npusim.timing.simpy_engine.simulate` does, by *engine*."""
+    """Run :func:`npusim.timing.simpy_engine.simulate`, or its equivalent, by *engine*."""
     if engine == "simpy":
-        from npusim.timing import simpy_engine  # loads SimPy, which the other does without
+        from npusim.timing import simpy_engine  # imports SimPy, which the compiled engine avoids
 
         return simpy_engine.simulate(groups, codes, cache, spec, progress, every_core)
     from npusim.timing.compiled.run import simulate

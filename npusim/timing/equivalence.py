@@ -1,10 +1,10 @@
-"""Equivalent cores: one representative of each class is simulated, and stands for the others.
+"""Equivalent cores: one representative of each class is simulated for all.
 
-Two blocks are equivalent when they run the same program on the same kind of core, their
-tensors begin at the same offset within a cache line, they use no flags between cores, and the L2
-treats them alike: they access either the very same bytes, or lines that no other block accesses.
-Then each request of one block has a counterpart in the other at the same cycle, and because links
-are shared fairly, both end at the same cycle too.
+Two blocks are equivalent if they run the same program on the same kind of core, their tensors begin
+at the same offset within a cache line, they use no flags between cores, and the L2 treats them
+alike: they access the same bytes, or lines that no other block accesses. Then each request of one
+block has a counterpart in the other at the same cycle, and because links are shared fairly, both
+end at the same cycle.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["equivalent_cores", "has_cross_core_flags"]
 
 
 def equivalent_cores(blocks: tuple[Block, ...], spec: DeviceSpec) -> tuple[tuple[Block, ...], ...]:
-    """Sort *blocks* into classes whose members all have the times of the first."""
+    """Group *blocks* into classes whose members all have the times of the first."""
     line_bytes = spec.l2.line_bytes
     by_traits: dict[tuple[object, ...], list[Block]] = {}
     has_flags: dict[Program, bool] = {}
@@ -36,10 +36,10 @@ def equivalent_cores(blocks: tuple[Block, ...], spec: DeviceSpec) -> tuple[tuple
         )
         if block.program not in has_flags:
             has_flags[block.program] = has_cross_core_flags(block.program)
-        # A flag ties the core to others at its own cycles: such a block is its own class.
+        # A flag couples the core to others at its own cycles: such a block forms its own class.
         own = block.core if has_flags[block.program] else None
         by_traits.setdefault((block.program, block.kind, own, *places), []).append(block)
-    # The lines that blocks touch are the costly part: not looked for if no two could be equal.
+    # Finding the lines of blocks is expensive: skipped if no two blocks can be equal.
     if len(by_traits) == len(blocks):
         return tuple((block,) for block in blocks)
     launch = LaunchTable.of(blocks)
@@ -48,7 +48,7 @@ def equivalent_cores(blocks: tuple[Block, ...], spec: DeviceSpec) -> tuple[tuple
     groups: list[tuple[Block, ...]] = []
     for group in by_traits.values():
         owned = np.all(is_own[[number[block] for block in group]], axis=0).tolist()
-        # What all find at the very same place is alike, too.
+        # Names that all of them bind to the same place are alike too.
         if len(group) > 1 and all(
             owned[launch.column(name)] or all(block.bindings[name] == bound for block in group)
             for name, bound in group[0].bindings.items()
@@ -60,9 +60,9 @@ def equivalent_cores(blocks: tuple[Block, ...], spec: DeviceSpec) -> tuple[tuple
 
 
 def _own_lines(launch: LaunchTable, line_bytes: int) -> NDArray[np.bool_]:
-    """Whether nobody else copies the lines that a core copies by a name, `(cores, names)`.
+    """Whether the lines that a core copies by a name are copied by no one else, `(cores, names)`.
 
-    Another name that the same core has for them counts as somebody else.
+    Another name of the same core for these lines counts as someone else.
     """
     is_own = np.ones(launch.tensor.shape, np.bool_)
     copied = BurstsOfBodies(copied_place)
@@ -80,7 +80,7 @@ def _own_lines(launch: LaunchTable, line_bytes: int) -> NDArray[np.bool_]:
             continue
         by_start = np.argsort(starts, kind="stable")
         starts, ends = starts[by_start], ends[by_start]
-        # Runs of one core and name are apart, so a run that overlaps is another's.
+        # Runs of one core and name do not overlap, so a run that does belongs to another.
         before = np.concatenate((starts[:1], np.maximum.accumulate(ends)[:-1]))
         after = np.append(starts[1:], ends.max())
         is_own.reshape(-1)[cells[by_start[(before > starts) | (after < ends)]]] = False
@@ -94,15 +94,15 @@ def _runs(
     line_bytes: int,
     copied: BurstsOfBodies,
 ) -> tuple[Numbers, Numbers, Numbers]:
-    """Runs of lines that *cores* copy by the name of *column*: starts, ends, and whose each is.
+    """Runs of lines that *cores* copy by the name of *column*: starts, ends and owner of each.
 
-    That is the number of the core and the name, as of a cell of `(cores, names)`.
+    The owner is the index of core and name in `(cores, names)`, flattened.
     """
     none = np.zeros(0, np.int64)
     found = [(none, none, none)]
     rows = rows_of_pieces(launch, launch.names[column], copied)
     first, phase = np.divmod(launch.base[:, column], line_bytes)
-    # Where a name begins within a line decides which lines a program copies.
+    # The offset of a name within a line decides which lines a program copies.
     for within in distinct(phase[cores]).tolist():
         if rows is None:
             break
@@ -123,9 +123,9 @@ def _lines(
     within: int,
     line_bytes: int,
 ) -> Owned:
-    """The runs of lines of each of *programs*, of a name that begins *within* bytes into a line.
+    """The runs of lines of each of *programs*, for a name that begins *within* bytes into a line.
 
-    *rows* is what all programs copy by it, see :func:`rows_of_pieces`.
+    *rows* is everything that the programs copy by it, see :func:`rows_of_pieces`.
     """
     starts, ends, row = rows
     program = launch.program_of_row[row]
@@ -139,5 +139,5 @@ def _lines(
 
 
 def has_cross_core_flags(program: Program) -> bool:
-    """Whether *program* sets or awaits flags between cores, so that its blocks differ in time."""
+    """Whether *program* uses flags between cores, so that its blocks differ in time."""
     return any(body.has_cross_core_flags for body in program.leaves)

@@ -1,9 +1,9 @@
-"""Signals while an engine works: their handlers run at once, and what they raise ends the engine.
+"""Signals during a simulation: handlers run at once, and their exceptions end the engine.
 
-Python runs the handler of a signal in the main thread, between two steps of Python code. So while
-the main thread is in C, a signal waits, and what a handler raises inside a callback of C, or inside
-a process of SimPy, is lost or comes out as something else. An engine therefore works in a thread of
-its own, and the main thread does nothing but wait for it.
+Python runs signal handlers in the main thread, between two bytecode instructions. While the main
+thread is in C, a signal waits, and an exception of a handler inside a callback from C, or inside a
+process of SimPy, is lost or converted. An engine therefore runs in a separate thread, and the main
+thread only waits for it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Found = TypeVar("Found")
 
 
 def unless_interrupted(work: Callable[[], Found], stop: Callable[[], None]) -> Found:
-    """What *work* returns; raises what it raises.
+    """Return the result of *work*; raises what it raises.
 
-    If the handler of a signal raises meanwhile, *stop* is called, after which *work* must end soon;
-    then what the handler raised goes on. Outside the main thread, where no handler runs, and where
-    no thread can start, *work* is just called.
+    If a signal handler raises meanwhile, *stop* is called, after which *work* must end soon; then
+    the exception of the handler propagates. *work* is called directly outside the main thread,
+    where no handler runs, and where no thread can be started.
     """
     if not HAS_THREADS or current_thread() is not main_thread():
         return work()
@@ -43,7 +43,7 @@ def unless_interrupted(work: Callable[[], Found], stop: Callable[[], None]) -> F
 
 
 class _Job(Generic[Found]):
-    """A call in a thread that may be given up at any moment."""
+    """A call in a thread that may be abandoned at any time."""
 
     def __init__(self, work: Callable[[], Found]) -> None:
         self._work = work
@@ -52,7 +52,7 @@ class _Job(Generic[Found]):
         self._turn = Lock()
         self._is_cancelled = self._has_begun = False
         self.done = Lock()
-        """Held until the call has ended."""
+        """Held until the call ends."""
         self.done.acquire()
 
     def run(self) -> None:
@@ -68,7 +68,7 @@ class _Job(Generic[Found]):
             self.done.release()
 
     def cancel(self) -> None:
-        """Let the call not begin; if it has begun, wait for its end, whatever signals come."""
+        """Prevent the call from starting, or wait for its end, whatever signals arrive."""
         with self._turn:
             self._is_cancelled = True
         while self._has_begun and not self._found and self._error is None:

@@ -1,4 +1,4 @@
-"""The engine of SimPy, whose times are the definition: pipes, memory and flags as processes."""
+"""The SimPy engine, the reference for all times: pipes, memory and flags as processes."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def simulate(
     progress: Callable[[float], None] | None,
     every_core: bool = False,
 ) -> tuple[tuple[LaneTrace, ...], int]:
-    """Time one of each of *groups*, which run *codes*, from cycle 0.
+    """Time one core of each of *groups*, which run *codes*, from cycle 0.
 
-    They are timed together as long as they do the same; with *every_core* each is on its own.
-    Returns what happened when, group by group, and how many bytes the L2 wrote back. *progress* is
-    called now and then with the share of the micro-ops that have started. Raises DeadlockError.
+    Groups with the same behaviour are timed together; with *every_core* each one separately.
+    Returns the times, group by group, and the bytes that the L2 wrote back. *progress* is called
+    from time to time with the share of micro-ops that have started. Raises DeadlockError.
     """
     env = simpy.Environment()
     memory = SharedMemory(env, spec, cache)
@@ -58,7 +58,7 @@ def simulate(
 def _together(
     groups: Sequence[tuple[Block, ...]], codes: Sequence[Code], every_core: bool
 ) -> list[list[Member]]:
-    """Which of *groups* begin as one lane: those of a kind, unless flags tie them to others."""
+    """The *groups* that start as one lane: those of a kind, unless flags tie them to others."""
     found: dict[Hashable, list[Member]] = {}
     for number, (blocks, code) in enumerate(zip(groups, codes, strict=True)):
         names = blocks[0].bindings
@@ -72,7 +72,7 @@ def _together(
 
 
 class _Clock:
-    """Lets SimPy work until nothing is left to do, with reports in between."""
+    """Runs SimPy until no events are left, with progress reports in between."""
 
     def __init__(
         self,

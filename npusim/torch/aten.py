@@ -156,10 +156,13 @@ class ReductionOp(CardOp):
 
 
 def _axes(x: torch.Tensor, dim: object) -> list[int]:
-    """The axes that *dim* names, in order; all of them where it names none. A number has none."""
+    """The axes that *dim* names, in order; all of them where it names none. A number has none, and
+    neither has what names one that is not there."""
     if x.dim() == 0:
         return []
     dims = dim if isinstance(dim, list | tuple) else () if dim is None else (dim,)
+    if not all(-x.dim() <= each < x.dim() for each in dims):
+        return []
     return sorted(each % x.dim() for each in dims or range(x.dim()))
 
 
@@ -248,6 +251,28 @@ class CopyOp:
         return found if decided is UNKNOWN else decided
 
 
+class OneHotOp:
+    """`one_hot`: of int64 zeros into which ones are scattered, else a call of the host."""
+
+    __slots__ = ("_host",)
+
+    def __init__(self) -> None:
+        self._host = HostOp(torch.ops.aten.one_hot.default)
+
+    def __call__(self, index: torch.Tensor, num_classes: int = -1) -> object:
+        if index.dtype == torch.int64 and index.numel():
+            return _scattered_ones(index, num_classes)
+        return self._host(index, num_classes)
+
+
+def _scattered_ones(index: torch.Tensor, num_classes: int) -> torch.Tensor:
+    """`one_hot` of int64, by the operations that torch launches for it on a card."""
+    if num_classes == -1:
+        num_classes = int(index.max().item()) + 1
+    zeros = torch.zeros((*index.shape, num_classes), dtype=index.dtype, device=index.device)
+    return zeros.scatter_(-1, index.unsqueeze(-1), 1)
+
+
 def kernels() -> dict[str, Callable[..., object]]:
     """Operation of aten -> its kernel for the card."""
     taken: dict[str, CardOp] = {
@@ -259,7 +284,7 @@ def kernels() -> dict[str, Callable[..., object]]:
     taken["cat"] = JoinOp(_named("cat"), "concat")
     whole = {name: HostOp(_named(name)) for name in (*_WHOLE, *_of_lists())}
     found: dict[str, Callable[..., object]] = {
-        **taken, **whole, **products.kernels(), "clone": CopyOp()
+        **taken, **whole, **products.kernels(), "clone": CopyOp(), "one_hot": OneHotOp()
     }  # fmt: skip
     for full in _IN_PLACE:
         packet, dot, overload = full.partition(".")
@@ -289,9 +314,10 @@ LOGIC = ("logical_and", "logical_or")
 GIVE_BOOL = (*COMPARISONS, *LOGIC, "logical_not")
 _OF_ONE = ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "silu",
            "gelu", "relu")  # fmt: skip
-_WITH_GRADIENTS = ("silu", "sigmoid", "tanh", "gelu")
+_WITH_GRADIENTS = ("silu", "sigmoid", "tanh")
 _TABLE: dict[str, tuple[str, Take]] = {
     **{name: (name, arguments.one) for name in _OF_ONE},
+    "gelu": ("gelu", arguments.gelu),
     **{f"{name}.Tensor": (name, arguments.two) for name in COMPARISONS},
     **{f"{name}.Scalar": (name, arguments.two) for name in COMPARISONS},
     **{name: (name, arguments.two) for name in ("maximum", "minimum")},
@@ -301,6 +327,7 @@ _TABLE: dict[str, tuple[str, Take]] = {
     **dict.fromkeys(("logical_not", "bitwise_not"), ("logical_not", arguments.flag)),
     "mul.Tensor": ("mul", arguments.mixed),
     "div.Tensor": ("div", arguments.quotient),
+    "gelu_backward": ("gelu_backward", arguments.gelu_backward),
     "pow.Tensor_Scalar": ("pow", arguments.power),
     "clamp": ("clamp", arguments.bounded),
     "where.self": ("where", arguments.where),
@@ -323,7 +350,7 @@ _REDUCTIONS = {
     **{name: name for name in ("amax", "argmax")},
 }
 """Operation along axes -> the operator."""
-_WHOLE = ("native_layer_norm", "native_group_norm")
+_WHOLE = ("native_layer_norm", "native_group_norm", "mish_backward")
 """Operations that torch would take apart, and that are one kernel of a card."""
 _IN_PLACE = (
     *(name for name in _OF_ONE if name not in ("silu", "gelu")),

@@ -18,12 +18,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from npusim.accuracy import Kind, accuracy_of
+from npusim.accuracy import Accuracy, Kind, accuracy_of
 from npusim.accuracy.kernels import SHORT_US
 from npusim.data.text import counted, coverage
 from npusim.run.result import Result
 
 __all__ = ["Clock", "Event", "Keeper", "clock", "launched_by"]
+
+MOST_KINDS = 4
+"""Of so many kinds of kernel a summary says how far to trust their times."""
 
 
 class Event(NamedTuple):
@@ -222,15 +225,26 @@ class Clock:
         self._times_us[key] = self._times_us.get(key, 0.0) + time_us
 
     def accuracy(self) -> list[str]:
-        """How far to trust the times, a line for each kind of kernel: those that took most first.
+        """How far to trust the times: a line for each of the kinds of kernel that took most time.
 
-        The kernels of a kind that take 10 us and more are counted apart from shorter ones.
+        The kernels of a kind that take 10 us and more are counted apart from shorter ones. Where
+        there are more kinds than MOST_KINDS, a last line sums up the others, and says what share
+        of the time is in kinds of which some kernel was measured.
         """
-        most = sorted(self._times_us.items(), key=lambda item: (-item[1], item[0]))
-        return [
-            f"{time_us:.2f} us {kind}: {accuracy_of(kind, 0.0 if is_short else SHORT_US)}"
-            for (kind, is_short), time_us in most
-        ]
+        ranked = sorted(self._times_us.items(), key=lambda item: (-item[1], item[0]))
+        known = {key: _known(*key) for key in self._times_us}
+        lines = [f"{time_us:.2f} us {key[0]}: {known[key]}" for key, time_us in ranked[:MOST_KINDS]]
+        others = ranked[MOST_KINDS:]
+        if others:
+            total_us = sum(self._times_us.values())
+            measured_us = sum(time_us for key, time_us in ranked if known[key].rows)
+            kinds = counted(len(others), "more kind of kernel", "more kinds of kernel")
+            lines.append(
+                f"{sum(time_us for _, time_us in others):.2f} us {kinds}; validated: "
+                f"{100 * measured_us / total_us:.0f} % of the time is in kinds with measured "
+                "kernels"
+            )
+        return lines
 
     def record(self) -> list[Event]:
         """Start to keep events; they appear in the list until it is given to :meth:`stop`."""
@@ -263,3 +277,8 @@ def launched_by(operator: str, call: Callable[..., object]) -> Callable[..., obj
             clock.operator = outer
 
     return run
+
+
+def _known(kind: Kind, is_short: bool) -> Accuracy:
+    """What is known of kernels of *kind*: of those below SHORT_US, or of those above."""
+    return accuracy_of(kind, 0.0 if is_short else SHORT_US)

@@ -1,9 +1,23 @@
-"""Random numbers of the card: those of torch's generator for the CPU, of the same seed."""
+"""Random numbers of the card: a seed, and an offset that each operation which draws moves on.
+
+As with the card's Philox generator, what is drawn follows from both (Ascend/pytorch@9e73e70,
+NPUGeneratorImpl.cpp); which numbers those are is up to torch's generator for the CPU, of which the
+first after a seed are the same. The card's generator is apart from the CPU's.
+
+While a graph is captured offsets count from 0, and a replay adds where the generator stands.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+from weakref import WeakValueDictionary
+
 import torch
 
+from npusim.torch import numbering
 from npusim.torch.errors import device_number
 
 __all__ = [
@@ -15,12 +29,21 @@ __all__ = [
     "initial_seed",
     "manual_seed",
     "manual_seed_all",
-    "next_offset",
     "seed",
     "seed_all",
     "set_rng_state",
     "set_rng_state_all",
 ]
+
+OFFSET_STEP = 12
+"""What an operation that draws moves the generator on by: op-plugin asks for 10
+(LEGACY_RAND_COUNTER_OFFSET), and the generator rounds that up to fours."""
+MULTIPLE = 4
+"""What offsets are a multiple of."""
+DEFAULT_SEED = 67280421310721
+"""Seed of a generator that nobody seeds (default_rng_seed_val of torch)."""
+WORDS = 8
+"""Bytes of the seed in a state, and of the offset behind it."""
 
 
 class _AnyGenerator(type(torch._C.Generator)):  # type: ignore[misc]
@@ -31,63 +54,236 @@ class _AnyGenerator(type(torch._C.Generator)):  # type: ignore[misc]
 
 
 class Generator(torch._C.Generator, metaclass=_AnyGenerator):
-    """A generator for the card."""
+    """`torch.Generator`, which makes one of the card where that is asked for."""
 
-    def __new__(cls, device: object = "cpu") -> torch.Generator:
-        on_host = torch.device(device).type == "npu"
-        return super().__new__(cls, "cpu" if on_host else device)
+    def __new__(cls, device: object = "cpu") -> Any:
+        if torch.device(device).type != "npu":
+            return super().__new__(cls, device)
+        device_number(device)
+        return CardGenerator()
 
 
-default_generators = (torch.default_generator,)
+class CardGenerator(torch._C.Generator):
+    """A generator of the card. To operations on the host it is one of theirs, placed anew before
+    each."""
+
+    def __new__(cls) -> CardGenerator:
+        own: CardGenerator = super().__new__(cls, "cpu")
+        return own
+
+    def __init__(self) -> None:
+        self._seed, self._offset, self._base = DEFAULT_SEED, 0, 0
+        _of_card[self._cdata] = self
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("npu", numbering.current())
+
+    def initial_seed(self) -> int:
+        return self._seed
+
+    def manual_seed(self, seed: int) -> CardGenerator:
+        seed = int(seed) % 2**64
+        self._enter_capture()
+        if _captures and seed != self._seed:
+            raise RuntimeError(
+                "NPUGeneratorImpl::set_current_seed can be called during stream capture only if "
+                "new seed is the same as the original seed.\n"
+                f"torch.npu.graph: the seed must stay {self._seed} in a capture, not become "
+                f"{seed}; seed the generator before it"
+            )
+        self._seed = seed
+        if not _captures:
+            self._offset = 0
+        return self
+
+    def seed(self) -> int:
+        """Seed it with a number from the system."""
+        return self.manual_seed(secrets.randbits(63)).initial_seed()
+
+    def get_offset(self) -> int:
+        self._enter_capture()
+        return self._offset - self._base
+
+    def set_offset(self, offset: int) -> None:
+        """Move it to *offset*; in a capture, also whenever the graph is replayed."""
+        if offset % MULTIPLE:
+            raise RuntimeError(
+                f"offset must be a multiple of {MULTIPLE}\n"
+                f"torch.Generator: an offset must be a multiple of {MULTIPLE}, not {offset}; "
+                "take one of get_offset()"
+            )
+        self._enter_capture()
+        self._offset = self._base + offset
+        if _captures:
+            _captures[-1].note("set_offset", lambda: self.set_offset(offset))
+
+    def get_state(self) -> torch.Tensor:
+        """Seed and offset, as bytes on the CPU."""
+        both = self._seed.to_bytes(WORDS, "little") + self.get_offset().to_bytes(WORDS, "little")
+        return torch.tensor([*both], dtype=torch.uint8, device="cpu")
+
+    def set_state(self, state: torch.Tensor) -> CardGenerator:
+        is_state = state.dtype == torch.uint8 and state.is_cpu
+        if not is_state or state.numel() not in (WORDS, 2 * WORDS):
+            raise RuntimeError(
+                "RNG state is wrong size\n"
+                f"torch.Generator: a state of the card's must be {2 * WORDS} bytes on the CPU, not "
+                f"{state.numel()} of {state.dtype} on {state.device.type}; take one of get_state()"
+            )
+        both = bytes(state.tolist())
+        self.manual_seed(int.from_bytes(both[:WORDS], "little"))
+        self.set_offset(int.from_bytes(both[WORDS:], "little"))
+        return self
+
+    def clone_state(self) -> CardGenerator:
+        return CardGenerator().set_state(self.get_state())
+
+    def next_place(self) -> tuple[int, int]:
+        """Seed and offset for an operation that draws; the offset moves on."""
+        self._enter_capture()
+        self._offset += OFFSET_STEP
+        return self._seed, self._offset - OFFSET_STEP
+
+    def replaying(self) -> None:
+        """Begin a replay: what was captured counts from here."""
+        self._base = self._offset
+
+    def replayed(self) -> None:
+        """End a replay."""
+        self._base = 0
+
+    def captured(self, offset: int) -> None:
+        """End a capture, which has drawn nothing yet: go back to *offset*."""
+        self._offset = offset
+
+    def _enter_capture(self) -> None:
+        if _captures and self not in _captures[-1].offsets:
+            _captures[-1].offsets[self] = self._offset
+            self._offset = 0
+
+
+_of_card: WeakValueDictionary[int, CardGenerator] = WeakValueDictionary()
+"""Where torch has a generator of the card -> the generator: a call passes on another object."""
+
+
+class Capture:
+    """The generators that a graph draws from, while it is captured."""
+
+    def __init__(self, note: Callable[[str, Callable[[], object]], None]) -> None:
+        self.note = note
+        """Lets a call be made again when the graph is replayed."""
+        self.offsets: dict[CardGenerator, int] = {}
+        """Generator -> where it stood before."""
+
+    def begin(self) -> None:
+        _captures.append(self)
+
+    def end(self) -> None:
+        _captures.remove(self)
+        for own, offset in self.offsets.items():
+            own.captured(offset)
+
+
+_captures: list[Capture] = []
+"""The capture under way, if there is one."""
+
+
+def is_captured() -> bool:
+    """Whether a graph is captured just now."""
+    return bool(_captures)
+
+
+@contextlib.contextmanager
+def replay(generators: Iterable[CardGenerator]) -> Iterator[None]:
+    """Replay a graph that draws from *generators*: it draws anew, from where they stand."""
+    for own in generators:
+        own.replaying()
+    try:
+        yield
+    finally:
+        for own in generators:
+            own.replayed()
+
+
+def place(seed: int, offset: int) -> int:
+    """The seed of torch's generator for the CPU of which come the numbers at *offset*."""
+    return (seed + offset * 0x9E3779B1) % 2**63
+
+
+default_generators = (CardGenerator(),)
 """Those of all cards, of which there is one."""
 
 
-def _get_generator(device: object) -> torch.Generator:
+def normal(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """`normal_`, also for integers, which the CPU does not support: drawn in float32, cut off."""
+    if tensor.is_floating_point() or tensor.is_complex():
+        return tensor.normal_(*args, **kwargs)
+    drawn = torch.empty(tensor.shape, dtype=torch.float32).normal_(*args, **kwargs)
+    return tensor.copy_(drawn)
+
+
+def drawing(op: torch._ops.OpOverload, run: Callable[..., Any]) -> Callable[..., Any]:
+    """*run* of *op* on the host, which draws from a generator of the card if it draws at all."""
+    if torch.Tag.nondeterministic_seeded not in op.tags:
+        return run
+
+    def draw(*args: Any, **kwargs: Any) -> Any:
+        given = [x for x in (*args, *kwargs.values()) if isinstance(x, torch._C.Generator)]
+        own = _of_card.get(given[0]._cdata) if given else default_generators[0]
+        if own is None:
+            raise RuntimeError(
+                "Expected a 'npu' device type for generator but found 'cpu'\n"
+                "torch.Generator: what is drawn on npu must come of a generator of npu, not of the "
+                'CPU; make it with torch.Generator(device="npu")'
+            )
+        # An operation that is given none draws from that of the CPU, which stays where it is.
+        drawn: torch._C.Generator = own if given else torch.default_generator
+        before = drawn.get_state() if not given else None
+        torch._C.Generator.manual_seed(drawn, place(*own.next_place()))
+        try:
+            return run(*args, **kwargs)
+        finally:
+            if before is not None:
+                drawn.set_state(before)
+
+    return draw
+
+
+# ---- functions of torch.npu ----
+
+
+def _get_generator(device: object) -> CardGenerator:
     device_number(device)
     return default_generators[0]
 
 
-OFFSET_STEP = 10
-"""What an operator that draws moves the generator on by (op-plugin, FlashAttention's)."""
-_offsets = [0]
-"""How far it has been moved on since it was seeded."""
-
-
 def manual_seed(seed: int) -> None:
-    """Seed the generator, which the card shares with the CPU."""
-    torch.default_generator.manual_seed(int(seed))
-    _offsets[0] = 0
+    """Seed the generator of the card."""
+    default_generators[0].manual_seed(seed)
 
 
-def manual_seed_all(seed: int) -> None:  # noqa: ARG001
-    """`torch.manual_seed` calls this after it has seeded the CPU."""
-    _offsets[0] = 0
-
-
-def next_offset() -> int:
-    """Where the generator stands for an operator that draws; it moves on."""
-    _offsets[0] += OFFSET_STEP
-    return _offsets[0] - OFFSET_STEP
+def manual_seed_all(seed: int) -> None:
+    """Seed those of all cards; `torch.manual_seed` calls this after it has seeded the CPU."""
+    manual_seed(seed)
 
 
 def seed() -> None:
     """Seed the generator with a number from the system."""
-    torch.default_generator.seed()
+    default_generators[0].seed()
 
 
 def initial_seed() -> int:
-    return int(torch.default_generator.initial_seed())
+    return default_generators[0].initial_seed()
 
 
 def get_rng_state(device: object = "npu") -> torch.Tensor:
     """The state of the generator, a CPU tensor of bytes."""
-    device_number(device)
-    return torch.get_rng_state()
+    return _get_generator(device).get_state()
 
 
 def set_rng_state(new_state: torch.Tensor, device: object = "npu") -> None:
-    device_number(device)
-    torch.set_rng_state(new_state)
+    _get_generator(device).set_state(new_state)
 
 
 def seed_all() -> None:

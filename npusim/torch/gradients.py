@@ -5,7 +5,7 @@ All others are for inference, and say so instead of giving a number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -69,7 +69,7 @@ class _Differentiable:
                 )
 
     def backward(
-        self, known: Mapping[str, object], grads: tuple[torch.Tensor, ...]
+        self, known: Mapping[str, object], grads: Sequence[torch.Tensor | None]
     ) -> dict[str, object]:
         """The gradients of inputs by name, of those of outputs; *known* is what the call knew."""
         first = grads[self.gradient.outputs[0]]
@@ -106,10 +106,18 @@ class _Recorded(torch.autograd.Function):
         context.save_for_backward(*tensors.values())
         others = [output for place, output in enumerate(each) if place not in gradient.outputs]
         context.mark_non_differentiable(*(x for x in others if isinstance(x, torch.Tensor)))
+        # Zeros are made of those alone that the gradient asks for.
+        context.set_materialize_grads(False)
+        found = {place: each[place] for place in gradient.outputs}
+        context.forms = {place: (x.shape, x.dtype, x.device) for place, x in found.items()}
         return outputs
 
     @staticmethod
-    def backward(context: Any, *grads: torch.Tensor) -> tuple[object, ...]:
+    def backward(context: Any, *given: torch.Tensor | None) -> tuple[object, ...]:
+        grads = [*given]
+        for place, (shape, dtype, device) in context.forms.items():
+            if grads[place] is None:
+                grads[place] = torch.zeros(shape, dtype=dtype, device=device)
         known = context.others | dict(zip(context.tensors, context.saved_tensors, strict=True))
         needed = zip(context.names, context.needs_input_grad[1:], strict=True)
         wanted = frozenset(name for name, is_needed in needed if is_needed)

@@ -16,6 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from npusim.torch import generator
 from npusim.torch.clock import clock
 from npusim.torch.relabel import overwrite
 
@@ -64,6 +65,10 @@ class _Capture(TorchDispatchMode):
         self.groups = [TaskGroup()]
         """What was noted, in order; operations between two groups of the script are one too."""
         self.is_in_group = False
+        self.draws = generator.Capture(self.note_call)
+
+    def note_call(self, name: str, call: Callable[[], object]) -> None:
+        self.note(_Step(call, (), {}, [], clock.module, name))
 
     def note(self, step: _Step) -> None:
         self.groups[-1].steps.append(step)
@@ -87,17 +92,21 @@ class _Capture(TorchDispatchMode):
                 ".item(), .cpu() or a condition asks for one; take it out of the graph"
             )
         result = func(*args, **named)
-        if not func.is_view:
+        if not func.is_view and _is_of_card((args, named, result)):
             made = _made(result, args, named)
             self.note(_Step(func, args, named, made, clock.module))
         return result
+
+
+def _is_of_card(values: object) -> bool:
+    return any(isinstance(leaf, torch.Tensor) and leaf.is_npu for leaf in tree_leaves(values))
 
 
 def _needs_host(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether the host waits for a value, which a stream that is captured has not computed."""
     aten = torch.ops.aten
     if func is aten._local_scalar_dense.default:
-        return True
+        return bool(args[0].is_npu)
     if func is aten._to_copy.default:
         is_blocking = not kwargs.get("non_blocking")
         return is_blocking and args[0].is_npu and str(kwargs.get("device", "npu")) == "cpu"
@@ -114,7 +123,7 @@ _capturing: list[_Capture] = []
 def note(name: str, call: Callable[[], object]) -> None:
     """Let the capture under way, if there is one, make *call* when its graph is replayed."""
     for capture in _capturing:
-        capture.note(_Step(call, (), {}, [], clock.module, name))
+        capture.note_call(name, call)
 
 
 class NPUGraph:
@@ -122,6 +131,7 @@ class NPUGraph:
 
     def __init__(self, keep_graph: bool = False) -> None:  # noqa: ARG002
         self._groups: list[TaskGroup] | None = None
+        self._generators: list[generator.CardGenerator] = []
         self._name = f"npu_graph_{next(_numbers)}"
         self._pool = next(_pools)
         self._capture: _Capture | None = None
@@ -136,6 +146,7 @@ class NPUGraph:
         self._capture = _Capture()
         _capturing.append(self._capture)
         clock.is_paused = True
+        self._capture.draws.begin()
         self._capture.__enter__()
 
     def capture_end(self) -> None:
@@ -146,8 +157,10 @@ class NPUGraph:
                 "capture_begin() first"
             )
         self._capture.__exit__(None, None, None)
+        self._capture.draws.end()
         clock.is_paused = False
         _capturing.clear()
+        self._generators = [*self._capture.draws.offsets]
         self._groups, self._capture = self._capture.groups, None
 
     def replay(self) -> None:
@@ -157,12 +170,16 @@ class NPUGraph:
                 "torch.npu.NPUGraph: a graph must be captured before replay(), but is not; use "
                 "with torch.npu.graph(g)"
             )
-        with torch.no_grad(), clock.graph(self._name):
+        draws = generator.replay(self._generators)
+        with torch.no_grad(), clock.graph(self._name), draws:
             outer = clock.module
             for step in self._steps():
                 clock.module = step.module
                 _again(step)
             clock.module = outer
+
+    def register_generator_state(self, own: generator.CardGenerator) -> None:
+        """Let the graph draw from *own*, as it may from any generator."""
 
     def reset(self) -> None:
         """Forget what was captured."""

@@ -1,54 +1,96 @@
 """float16 and bfloat16 on the host as a card computes them: in float32, rounded once.
 
-Some operations torch has for neither type on the CPU, and of some the CPU rounds each sum to it.
+Some operations torch has for neither type on the CPU, and of some the CPU rounds each step to it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map
 
+from npusim.torch import distances, generator, half_lists
+
 __all__ = ["in_float32", "is_lacking", "run_of"]
 
 HALF = (torch.float16, torch.bfloat16)
-_LACKING = re.compile(r"\" not implemented for '(Half|BFloat16)'$")
+_LACKING = re.compile(
+    r"\" not implemented for '(Half|BFloat16)'$|Low precision dtypes not supported. Got (Half|BFl)"
+)
 WIDE = frozenset(
     f"aten::{name}{backward}"
     for backward in ("", "_backward")
-    for name in ("native_batch_norm", "grid_sampler_2d", "grid_sampler_3d", "convolution")
+    for name in (
+        *("grid_sampler_2d", "grid_sampler_3d", "convolution"),
+        *("binary_cross_entropy", "binary_cross_entropy_with_logits", "prod", "index_add"),
+        *("index_add_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_"),
+        *("_index_put_impl", "_index_put_impl_", "embedding_dense", "logit", "mse_loss"),
+        *("upsample_linear1d", "upsample_trilinear3d", "upsample_bicubic2d"),
+        *("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "avg_pool2d", "avg_pool3d", "col2im"),
+        *("index_reduce", "index_reduce_", "put", "put_", "unfold_backward"),
+        *("_embedding_bag_backward", "_embedding_bag_dense"),
+        *("slow_conv_transpose2d", "slow_conv_transpose3d", "slow_conv_dilated2d"),
+        *("slow_conv_dilated3d", "slow_conv3d_forward", "_slow_conv2d_forward", "_slow_conv2d"),
+        *("nll_loss_forward", "nll_loss2d_forward", "nll_loss", "nll_loss2d"),
+    )
 )
-"""Operations that the CPU computes in half types, sums and all."""
+"""Operations that the CPU computes in half types, steps and all."""
 
-LIKE = {
+LIKE: dict[str, tuple[int | None, ...]] = {
+    "aten::native_batch_norm": (0, None, None),
     "aten::native_batch_norm_backward": (0, 2, 2),
 }
-"""Of operations whose weights may be float32 next to half types: whose type each result has."""
+"""Of operations whose weights may be float32 next to half types: whose type each result has; of
+None, float32."""
+UPDATED = {"aten::native_batch_norm": (3, 4)}
+"""Arguments that are written to, of which the schema does not say so."""
 
 Run = Callable[..., Any]
 
 
+OWN: dict[str, Run] = {
+    "aten.normal_.default": generator.normal,
+    "aten._cdist_backward.default": distances.backward,
+}
+"""Operation -> what runs it by a rule of the card's."""
+
+
 def run_of(op: torch._ops.OpOverload) -> Run:
     """What runs *op* on the host."""
+    return generator.drawing(op, OWN.get(str(op)) or half_lists.run_of(op) or _run_of(op))
+
+
+def _run_of(op: torch._ops.OpOverload) -> Run:
     name = op._schema.name
-    if (name not in WIDE and name not in LIKE) or op._schema.is_mutable:
+    if name in LIKE and not op._schema.is_mutable:
+        return partial(_alike, op, name)
+    if name not in WIDE and name not in LIKE:
         found: Run = op
         return found
+    return lambda *args, **kwargs: in_float32(op, args, kwargs)
 
-    def run(*args: object, **kwargs: object) -> Any:
-        if name not in LIKE or len(args) <= max(LIKE[name]):
-            return in_float32(op, args, kwargs)
-        return tuple(map(_as, op(*map(_wide, args), **kwargs), (args[one] for one in LIKE[name])))
 
-    return run
+def _alike(op: Run, name: str, *args: object, **kwargs: object) -> Any:
+    """*op* of that *name* in float32, with results in the types of operands."""
+    wide = [*map(_wide, args)]
+    found = op(*wide, **kwargs)
+    for place in UPDATED.get(name, ()):
+        own, updated = args[place], wide[place]
+        if isinstance(own, torch.Tensor) and own is not updated:
+            own.copy_(updated)
+    operands = (None if place is None else args[place] for place in LIKE[name])
+    return tuple(map(_as, found, operands))
 
 
 def _wide(value: object) -> object:
-    """*value*, in float32 if it is a tensor of a half type."""
-    return value.float() if isinstance(value, torch.Tensor) and value.dtype in HALF else value
+    """*value*, in float32 if it is a tensor of a half type, or such a type."""
+    if isinstance(value, torch.Tensor):
+        return value.float() if value.dtype in HALF else value
+    return torch.float32 if isinstance(value, torch.dtype) and value in HALF else value
 
 
 def _as(result: object, operand: object) -> object:
@@ -57,25 +99,39 @@ def _as(result: object, operand: object) -> object:
     return result.to(operand.dtype) if both else result  # type: ignore[attr-defined]
 
 
-def is_lacking(error: NotImplementedError) -> bool:
+def is_lacking(error: RuntimeError) -> bool:
     """Whether *error* says that the CPU has an operation, but not for a half type."""
     return _LACKING.search(str(error)) is not None
 
 
 def in_float32(run: Run, args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
-    """*run* with half types widened, and what it gives in the one that came first."""
-    found: list[torch.dtype] = []
+    """*run* with half types widened, and what it gives in the one asked for, else the first.
+
+    What it writes to, by its schema, is written in its own type.
+    """
+    types: list[torch.dtype] = []
+    asked: list[torch.dtype] = []
+    lent: dict[int, torch.Tensor] = {}
 
     def widened(value: object) -> object:
-        if isinstance(value, torch.Tensor) and value.dtype in HALF:
-            found.append(value.dtype)
-        return _wide(value)
+        found = _wide(value)
+        if isinstance(value, torch.dtype):
+            asked.append(value)
+        elif isinstance(value, torch.Tensor) and found is not value:
+            types.append(value.dtype)
+            lent[id(found)] = value
+        return found
 
     args, kwargs = tree_map(widened, (list(args), dict(kwargs)))
     result = run(*args, **kwargs)
+    narrow = next((each for each in (*asked, *types)), None)
 
     def narrowed(value: Any) -> object:
-        is_wide = isinstance(value, torch.Tensor) and value.dtype == torch.float32
-        return value.to(found[0]) if is_wide and found else value
+        if not isinstance(value, torch.Tensor):
+            return value
+        own = lent.get(id(value))
+        if own is not None:
+            return own.resize_(value.shape).copy_(value)
+        return value.to(narrow) if value.dtype == torch.float32 and narrow in HALF else value
 
     return tree_map(narrowed, result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -135,6 +136,29 @@ SOC_VERSIONS = {
 def get_soc_version() -> int:
     """The number of the chip; -1 of one that has none."""
     return SOC_VERSIONS.get(card.name(), -1)
+
+
+CANN_VERSION = "9.1.0"
+"""That of the sources which kernels are written from (ops-nn@e5c3fa9 version.cmake)."""
+
+
+def get_cann_version(module: str = "CANN") -> str:  # noqa: ARG001
+    """The version of CANN, of which all parts have the same."""
+    return CANN_VERSION
+
+
+def _is_gte_cann_version(version: str, module: str = "CANN") -> bool:  # noqa: ARG001
+    """Whether CANN is of *version* or newer."""
+    own, other = (
+        tuple(int(part) for part in re.findall(r"\d+", each)[:3])
+        for each in (CANN_VERSION, version)
+    )
+    return own >= other
+
+
+def is_support_inf_nan() -> bool:
+    """Whether what overflows becomes infinite: not on Atlas inference products, which saturate."""
+    return card.spec().series != "Atlas inference"
 
 
 def get_device_properties(device: object = None) -> Properties:

@@ -23,8 +23,10 @@ MODULES: dict[str, str | None] = {
     "torch_npu.npu.amp": "npusim.torch.amp",
     "torch_npu.npu.memory": "npusim.torch.allocator",
     "torch_npu.npu.npugraph_ex": "npusim.torch.torchair.npugraph_ex",
+    "torch_npu.atb": "npusim.torch.atb",
     "torch_npu.op_plugin.atb._atb_ops": "npusim.torch.atb",
     "torch_npu.contrib": "npusim.torch.contrib",
+    "torch_npu.contrib.function": "npusim.torch.contrib.function",
     "torch_npu.contrib.module": "npusim.torch.contrib.module",
     "torch_npu.contrib.transfer_to_npu": "npusim.torch.contrib.transfer_to_npu",
     "torch_npu.distributed": "npusim.torch.distributed",
@@ -32,6 +34,7 @@ MODULES: dict[str, str | None] = {
     "torch_npu.profiler": "npusim.torch.profiler",
     "torch_npu.profiler.dynamic_profile": "npusim.torch.profiler.dynamic_profile",
     "torch_npu.testing": "npusim.torch.testing",
+    "torch_npu.testing.common_distributed": "npusim.torch.testing.common_distributed",
     "torch_npu.testing.common_utils": "npusim.torch.testing.common_utils",
     "torch_npu.testing.decorator": "npusim.torch.testing.decorator",
     "torch_npu.testing.testcase": "npusim.torch.testing.testcase",
@@ -107,7 +110,8 @@ def _fill(module: ModuleType) -> None:
     from npusim.torch.refusals import refusal
 
     above = sys.modules[module.__name__.rpartition(".")[0]]
-    own = vars(above)
+    parts = (*vars(above).get("PARTS", ()), above)
+    own = {name: found for part in parts for name, found in vars(part).items()}
     for name in names()[module.__name__]:
         found = own[name] if name in own else refusal(module.__name__, name)
         setattr(module, name, found)

@@ -255,7 +255,16 @@ def _passed(op: torch._ops.OpOverload, args: tuple[Any, ...], found: object) -> 
         clock.host(str(op), not is_on_host())
 
 
+def _fit_together(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether `.data =` takes one in the place of the other, of the host or of the card: so that
+    `Module.to` leaves parameters what they are (Ascend/pytorch@9e73e70,
+    csrc/aten/ops/HasCompatibleShallowCopyType.cpp)."""
+    return all(x.layout is torch.strided and x.device.type in ("cpu", "npu")
+               for x in (first, second))  # fmt: skip
+
+
 KERNELS: dict[str, Callable[..., object]] = {
+    "_has_compatible_shallow_copy_type": _fit_together,
     "empty.memory_format": _empty,
     "empty_strided": _empty_strided,
     "_to_copy": _to_copy,

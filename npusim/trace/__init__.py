@@ -1,4 +1,4 @@
-"""What happened when: the spans and counters of a run, and a run on disk."""
+"""The times of a run, as spans and counters, and a run on disk."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`trace.npz`: text and arrays in a zip file, of which no more is unpacked than must be there.
+"""`trace.npz`: text and arrays in a zip file, read with limits on what is unpacked.
 
-A zip file of a few megabytes can claim, and hold, thousands of times as many: what an array must
-be is known before it is read, and its header and its size are held against that.
+A zip file of a few megabytes can claim, or hold, thousands of times as much: the expected shape of
+an array is known before it is read, and its header and size are checked against it.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from npusim.data.files import opened
 __all__ = ["Archive", "DamageError", "save"]
 
 MAX_BYTES = 1 << 32
-"""All arrays together have at most so many, unpacked: 178 million micro-ops."""
+"""Most bytes of all arrays together, unpacked: 178 million micro-ops."""
 MAX_TEXT_BYTES = 1 << 28
-"""The text has at most so many: a thousand times what the largest operators have."""
+"""Most bytes of the text: a thousand times that of the largest operators."""
 MAX_HEADER_BYTES = 1 << 16
-"""More than the header of an array has, in any version (numpy.lib.format)."""
+"""More than the header of an array in any version (numpy.lib.format)."""
 ENCRYPTED = 1
 """Bit of a member's flags (PKWARE, APPNOTE 4.4.4)."""
 
 
 class DamageError(ValueError):
-    """A file of a run is not what was written; says what is wrong with it."""
+    """A file of a run is not what was written; the message says why."""
 
 
 def save(
@@ -43,10 +43,10 @@ def save(
     *,
     mark: bytes = b"",
 ) -> None:
-    """Write *texts* and *arrays*, which are asked for one by one, as numpy writes them.
+    """Write *texts* and *arrays*, which are requested one by one, as numpy writes them.
 
-    The file begins with *mark*, which readers of zip files pass over. Raises ValueError for more
-    than :class:`Archive` reads.
+    The file begins with *mark*, which readers of zip files skip. Raises ValueError for more than
+    :class:`Archive` reads.
     """
     nbytes = 0
     with path.open("wb") as file:
@@ -70,13 +70,13 @@ def _check_size(what: str, nbytes: int, most_bytes: int) -> None:
 
 
 def _add(packed: ZipFile, name: str, array: Array) -> None:
-    # As numpy.savez_compressed does, which holds all arrays at once.
+    # Like numpy.savez_compressed, which needs all arrays in memory at once.
     with packed.open(f"{name}.npy", "w", force_zip64=True) as member:
         npy.write_array(member, array, allow_pickle=False)
 
 
 class Archive:
-    """The members of a zip file as numpy writes it; all that is read must be asked for."""
+    """The members of a zip file as numpy writes it, read by name with their expected shape."""
 
     def __init__(self, path: Path) -> None:
         # Closed by __exit__.
@@ -106,7 +106,7 @@ class Archive:
                               f"or missing")  # fmt: skip
 
     def text(self, name: str, most_bytes: int = MAX_TEXT_BYTES) -> bytes:
-        """The text called *name*, which must not have more than *most_bytes*."""
+        """The text called *name*, which must not exceed *most_bytes*."""
         info = self._info(name)
         most_bytes = min(most_bytes, MAX_TEXT_BYTES)
         if info.file_size > most_bytes + MAX_HEADER_BYTES:
@@ -142,7 +142,7 @@ class Archive:
 
     def _content(self, info: ZipInfo) -> bytes:
         try:
-            # Never more than the size that the directory gives, whatever is packed.
+            # Never more than the size in the directory, whatever is packed.
             content = self._zip.read(info)
         except (
             BadZipFile,
@@ -158,7 +158,7 @@ class Archive:
         return content
 
     def _header(self, name: str, content: bytes) -> tuple[object, tuple[int, ...], int]:
-        """Type, shape and where the numbers begin."""
+        """Type, shape, and the offset of the data."""
         stream = BytesIO(content[:MAX_HEADER_BYTES])
         try:
             version = npy.read_magic(stream)

@@ -1,4 +1,4 @@
-"""The JSON file that says what a folder of npusim holds, with a sum by which damage is found."""
+"""The JSON file that lists the contents of an npusim folder, with a checksum against damage."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ Schema = TypeVar("Schema", bound=BaseModel)
 
 CHANGED = "it is not what was written"
 MAX_VERSION = 1000
-"""Anything above is damage."""
+"""Higher versions count as damage."""
 
 
 class RecordError(ValueError):
-    """A folder does not hold a run that can be read."""
+    """A folder does not hold a readable run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A file of one kind: every fault in one becomes a RecordError that names it."""
+    """A kind of file; every fault in one becomes a RecordError that names the file."""
 
     name: str
     version: int
     maker: str
     """The command that writes such folders."""
     most_bytes: int
-    """Tens of times what the largest have."""
+    """Tens of times the size of the largest."""
 
     def read(
         self, folder: Path, who: str, schema: type[Schema]
     ) -> tuple[dict[str, object], Schema]:
-        """The file as it stands in *folder*, and held against *schema*, for *who*.
+        """The file in *folder* as JSON, and validated against *schema*, on behalf of *who*.
 
         Raises RecordError.
         """
@@ -97,7 +97,7 @@ def _no_constant(name: str) -> float:
 
 
 def first_problem(error: ValidationError | RecursionError) -> str:
-    """The first problem that pydantic found, in a line."""
+    """The first problem that pydantic found, on one line."""
     if isinstance(error, RecursionError):
         return "it is too deep"
     problem = error.errors(include_url=False, include_input=False)[0]

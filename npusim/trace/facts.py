@@ -1,4 +1,4 @@
-"""The schema of `run.json`, and the sums by which damage to a run on disk is found."""
+"""The schema of `run.json`, and the checksums that detect damage to a run on disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from npusim.trace.trial import Known
 __all__ = ["CHECKSUM", "Facts", "digest", "file_digest", "own_digest"]
 
 CHECKSUM = "sha256"
-"""Key of `run.json`: name of a file -> what :func:`digest` says of it; of itself without this."""
+"""Key of `run.json`: file name -> its :func:`digest`; its own digest excludes this key."""
 
 Us = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -31,7 +31,7 @@ def _relative(text: str) -> str:
 
 
 class Part(BaseModel):
-    """A table of `run.json`; what else is there is not read."""
+    """A table of `run.json`; other keys are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True, allow_inf_nan=False)
 
@@ -46,7 +46,7 @@ class Tensor(Part):
 
 
 class LaunchRow(Part):
-    """A kernel that the call launched; the fields are those of :class:`Launch`."""
+    """A kernel that the call launched, with the fields of :class:`Launch`."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -60,7 +60,7 @@ class LaunchRow(Part):
 
 
 class TrialRow(Part):
-    """The run on a chip that is a little faster; the fields are those of :class:`Trial`."""
+    """The run on a slightly faster chip, with the fields of :class:`Trial`."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -71,7 +71,7 @@ class TrialRow(Part):
 
 
 class KnownRow(Part):
-    """A measured kernel; the fields are those of :class:`Known`."""
+    """A measured kernel, with the fields of :class:`Known`."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -83,7 +83,7 @@ class KnownRow(Part):
 
 
 class AccuracyRow(Part):
-    """How far to trust the time; the fields are those of :class:`Accuracy`."""
+    """The expected error of the time, with the fields of :class:`Accuracy`."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -98,7 +98,7 @@ class AccuracyRow(Part):
 
 
 class Facts(Part):
-    """What `run.json` says: :meth:`Run.to_json`, what was typed, and which files there are."""
+    """The contents of `run.json`: :meth:`Run.to_json`, the command line, and the list of files."""
 
     version: int
     op: Name
@@ -119,19 +119,19 @@ class Facts(Part):
     clock_hz: Annotated[int, Field(gt=0)]
     accuracy: AccuracyRow | None
     launches: list[LaunchRow]
-    """The one of the trace last; none where none ran."""
+    """The launch of the trace comes last; empty if none ran."""
     trials: list[TrialRow] = Field(default_factory=list)
-    """What bounds it, tried; none where no kernel was timed."""
+    """Trials of the causes that bound it; empty if no kernel was timed."""
     gm_bytes: Count
     gm_written_bytes: Count
     l2_bytes: Count
     l2_hit_bytes: Count
     counters: dict[Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,8})$")],
                    dict[Pipe, dict[Name, Count]]]  # fmt: skip
-    """Core -> pipe -> what it did."""
+    """Core -> pipe -> counters."""
     typed: dict[str, list[str]] = Field(default_factory=dict)
     files: list[Annotated[str, AfterValidator(_relative)]]
-    """All that was written, below the folder."""
+    """All files written, relative to the folder."""
     sha256: dict[str, str]
 
 
@@ -141,12 +141,12 @@ def digest(content: bytes) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """The same of the file at *path*; raises OSError."""
+    """The digest of the file at *path*; raises OSError."""
     with opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def own_digest(facts: dict[str, object]) -> str:
-    """The same of *facts*, whatever their order and however they are written."""
+    """The digest of *facts*, independent of key order and formatting."""
     bare = {key: value for key, value in facts.items() if key != CHECKSUM}
     return digest(json.dumps(bare, sort_keys=True, separators=(",", ":")).encode())

@@ -1,4 +1,4 @@
-"""What happened when: a span for each micro-op, and the counters that follow from them."""
+"""The times of a run: a span for each micro-op, and counters derived from them."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ __all__ = [
 ]
 
 LANE_BYTES = 3000
-"""What a lane takes besides its times (measured: 1600 to 2900)."""
+"""Memory of a lane apart from its times (measured: 1600 to 2900)."""
 
 Cycles = NDArray[np.int64]
 Rows = NDArray[np.int64]
 Work = dict[Pipe, tuple[Rows, int]]
-"""What a body does: pipe -> numbers of its micro-ops there, and the bytes they copy."""
+"""The work of a body: pipe -> indices of its micro-ops there, and the bytes they copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +47,20 @@ class Span:
     op: MicroOp
     start: int
     free: int
-    """The pipe can take its next micro-op."""
+    """When the pipe can start its next micro-op."""
     end: int
-    """The result is there."""
+    """When the result is available."""
     nbytes: int
     """Bytes moved between global memory and the core."""
 
 
 @dataclass(frozen=True, slots=True)
 class PipeCounter:
-    """What one pipe of one core did."""
+    """Counters of one pipe of one core."""
 
     busy_cycles: int
-    """Cycles in which the pipe is busy: a micro-op of it is under way, from its start until its
-    result is there, as the profiler counts. Flags and barriers are none."""
+    """Cycles in which the pipe is busy: one of its micro-ops is in progress, from its start until
+    its result is available, as the profiler counts. Flags and barriers do not count."""
     micro_ops: int
     nbytes: int
 
@@ -77,7 +77,7 @@ def _times_bytes(times: tuple[Cycles, Cycles, Cycles]) -> int:
 class LaneTrace:
     """The spans of cores that ran the same program at the same times.
 
-    Arrays are `(ops,)` and cannot be written to.
+    Arrays are `(ops,)` and read-only.
     """
 
     cores: tuple[int, ...]
@@ -87,18 +87,18 @@ class LaneTrace:
     free: Cycles
     end: Cycles
     gm_bytes: float
-    """Bytes that were read from global memory for each core: whole lines, of which those that
-    several cores asked for in one cycle are divided among them, and what bypasses the L2."""
+    """Bytes read from global memory for each core: whole lines, divided among cores that request
+    the same line in one cycle, and bytes that bypass the L2."""
     l2_bytes: int
-    """Bytes that each core moved from and to the L2, also those that it had to fetch first."""
+    """Bytes that each core moved from and to the L2, including lines that were fetched first."""
     groups: tuple[int, ...] = ()
-    """Group of each core, see :attr:`Block.group`; left out, all are of group 0."""
+    """Group of each core, see :attr:`Block.group`; by default all are in group 0."""
     l2_hit_bytes: int = 0
-    """The part of `l2_bytes` that the L2 had, or that was stored."""
+    """The part of `l2_bytes` that hit, or was stored."""
     l2_written_bytes: int = 0
     """The part of `l2_bytes` that was stored."""
     find_copies: Callable[[], CopyTimes] = CopyTimes.none
-    """Tells what held its copies up; nothing where only the times are known."""
+    """Returns what delayed its copies; nothing if only the times are known."""
 
     def __post_init__(self) -> None:
         # Runs of the same kernel share their times.
@@ -111,17 +111,17 @@ class LaneTrace:
 
     @cached_property
     def last_end(self) -> int:
-        """When its last result is there; 0 without micro-ops."""
+        """When its last result is available; 0 without micro-ops."""
         return int(self.end.max(initial=0))
 
     @recent(_copies_bytes)
     def copies(self) -> CopyTimes:
-        """What held its copies up; worked out when somebody asks, which a run alone does not."""
+        """What delayed its copies, computed on first access."""
         return self.find_copies()
 
     @property
     def nbytes(self) -> int:
-        """What holding it takes, roughly, but for its program and what it shares with others."""
+        """Its approximate memory, without its program and what it shares with others."""
         times = _times_bytes((self.start, self.free, self.end))
         return LANE_BYTES + times + self.find_copies().nbytes
 
@@ -131,34 +131,34 @@ class LaneTrace:
 
     @property
     def ops(self) -> tuple[MicroOp, ...]:
-        """Every micro-op, calls written out."""
+        """Every micro-op, with calls expanded."""
         return self.program.ops
 
     def counters(self, known: dict[Body, Work] | None = None) -> dict[Pipe, PipeCounter]:
-        """Counters of each pipe that did something; *known* keeps what bodies do."""
+        """Counters of each pipe that worked; *known* caches the work of bodies."""
         own = self._work({} if known is None else known)
         return {pipe: self._count(rows, nbytes) for pipe, (rows, nbytes) in own.items()}
 
     def work_cycles(self) -> dict[Pipe, int]:
-        """Cycles in which each of these pipes works: a micro-op holds it, no flag or barrier."""
+        """Cycles in which each pipe is active: held by a micro-op other than a flag or barrier."""
         held = self.free - self.start
         return {pipe: int(held[rows].sum()) for pipe, (rows, _) in self._work({}).items()}
 
     def _work(self, known: dict[Body, Work]) -> Work:
-        """Pipe -> the micro-ops that do work there, and how many bytes they copy."""
+        """Pipe -> the micro-ops that do work there, and the bytes they copy."""
         work = _work_of_all(self.program.called, known)
         return {pipe: work[pipe] for pipe in sorted(work)}
 
     def _count(self, rows: Rows, nbytes: int) -> PipeCounter:
         start, end = self.start[rows], self.end[rows]
-        # Pipes are in order, so starts ascend; what is before the latest end is counted already.
+        # Pipes are in order, so starts ascend; cycles before the latest end are already counted.
         covered = np.maximum.accumulate(np.concatenate(([0], end[:-1])))
         busy = np.maximum(end - np.maximum(start, covered), 0).sum()
         return PipeCounter(int(busy), len(rows), nbytes)
 
 
 def busy_us(lanes: Sequence[LaneTrace], clock_hz: float) -> dict[Pipe, float]:
-    """Pipe -> how long it was busy, the mean over the cores of *lanes*."""
+    """Pipe -> its busy time, the mean over the cores of *lanes*."""
     cores = sum(len(lane.cores) for lane in lanes)
     cycles: dict[Pipe, int] = {}
     for lane in lanes:
@@ -168,10 +168,10 @@ def busy_us(lanes: Sequence[LaneTrace], clock_hz: float) -> dict[Pipe, float]:
 
 
 class LaneTimes(ABC):
-    """What is left of a run, to find the times of its lanes where somebody asks for them."""
+    """Data of a run from which the times of its lanes can be recomputed on demand."""
 
     nbytes: int
-    """What holding it takes, roughly."""
+    """Its approximate memory."""
 
     @abstractmethod
     def times(self, number: int, ops: int) -> Cycles:
@@ -179,13 +179,13 @@ class LaneTimes(ABC):
 
 
 class LazyLaneTrace(LaneTrace):
-    """A lane whose times are worked out when somebody asks, which a run alone does not."""
+    """A lane whose times are computed on first access."""
 
     replay: LaneTimes
-    """What works them out; the lanes of a run share it."""
+    """Computes the times; shared by the lanes of a run."""
 
     def __init__(self, replay: LaneTimes, number: int, last_end: int, **facts: object) -> None:
-        """Lane *number* of *replay*; *facts* are all fields but the times."""
+        """Lane *number* of *replay*; *facts* are all fields except the times."""
         vars(self).update(facts, replay=replay, number=number, last_end=last_end)
 
     @recent(_times_bytes)
@@ -197,7 +197,7 @@ class LazyLaneTrace(LaneTrace):
 
     @property
     def nbytes(self) -> int:
-        """What holding it takes, roughly, but for its program and what it shares with others."""
+        """Its approximate memory, without its program and what it shares with others."""
         return LANE_BYTES
 
     @property
@@ -212,12 +212,12 @@ class LazyLaneTrace(LaneTrace):
 
     @property
     def end(self) -> Cycles:
-        """When the result of each was there, `(ops,)`."""
+        """When the result of each was available, `(ops,)`."""
         return self._times[2]
 
 
 def _work_of_all(called: Iterable[Body], known: dict[Body, Work]) -> Work:
-    """The same of bodies, *called* one after the other; *known* are those seen before."""
+    """The work of bodies *called* one after the other; *known* caches those seen before."""
     rows: dict[Pipe, list[Rows]] = {}
     nbytes: dict[Pipe, int] = {}
     count = 0
@@ -233,7 +233,7 @@ def _work_of_all(called: Iterable[Body], known: dict[Body, Work]) -> Work:
 
 
 def _work(body: Body) -> Work:
-    """Pipe -> which micro-ops of *body* do work there, and how many bytes they copy."""
+    """Pipe -> the micro-ops of *body* that do work there, and the bytes they copy."""
     rows: dict[Pipe, list[int]] = {}
     nbytes: dict[Pipe, int] = {}
     for index, op in enumerate(body):
@@ -255,9 +255,9 @@ class Trace:
     lanes: tuple[LaneTrace, ...]
     clock_hz: int
     gm_written_bytes: int = 0
-    """What the L2 wrote back to global memory, in whole lines."""
+    """Bytes that the L2 wrote back to global memory, in whole lines."""
     left: Left | None = None
-    """What it leaves in the L2, where that passes from launch to launch."""
+    """The final state of the L2, if it passes from launch to launch."""
 
     def __repr__(self) -> str:
         count = len(self.cores)
@@ -267,22 +267,22 @@ class Trace:
 
     @property
     def gm_read_bytes(self) -> int:
-        """What all cores read from global memory, each line once as often as it was fetched."""
+        """Bytes that all cores read from global memory, a line counted each time it was fetched."""
         return round(sum(len(lane.cores) * lane.gm_bytes for lane in self.lanes))
 
     @property
     def gm_bytes(self) -> int:
-        """What moved between global memory on one side, and L2 and cores on the other."""
+        """Bytes moved between global memory on one side, and L2 and cores on the other."""
         return self.gm_read_bytes + self.gm_written_bytes
 
     @property
     def l2_bytes(self) -> int:
-        """What all cores moved from and to the L2."""
+        """Bytes that all cores moved from and to the L2."""
         return sum(len(lane.cores) * lane.l2_bytes for lane in self.lanes)
 
     @property
     def l2_hit_bytes(self) -> int:
-        """The part of them that the L2 had, or that was stored."""
+        """The part of them that hit, or was stored."""
         return sum(len(lane.cores) * lane.l2_hit_bytes for lane in self.lanes)
 
     @property
@@ -292,7 +292,7 @@ class Trace:
 
     @property
     def nbytes(self) -> int:
-        """What holding it takes, roughly, but for the programs of its lanes."""
+        """Its approximate memory, without the programs of its lanes."""
         replays = {lane.replay for lane in self.lanes if isinstance(lane, LazyLaneTrace)}
         left_bytes = self.left.nbytes if self.left else 0
         return left_bytes + sum(x.nbytes for x in self.lanes) + sum(x.nbytes for x in replays)
@@ -304,7 +304,7 @@ class Trace:
 
     @cached_property
     def code(self) -> dict[str, CodeRun]:
-        """What the cores of each kind run of the kernel's code."""
+        """The part of the kernel's code that cores of each kind run."""
         cores: dict[str, int] = {}
         places: dict[str, set[Place]] = {}
         for lane in self.lanes:
@@ -316,7 +316,7 @@ class Trace:
 
     @property
     def slowest(self) -> LaneTrace:
-        """The cores that end last; of several, those with the lowest numbers."""
+        """The cores that end last; if several lanes do, the one with the lowest core numbers."""
         return max(self.lanes, key=lambda lane: lane.last_end)
 
     @property
@@ -336,19 +336,19 @@ class Trace:
 
     @property
     def cores(self) -> tuple[int, ...]:
-        """Numbers of the cores that took part, ascending."""
+        """Numbers of the cores that had work, ascending."""
         return tuple(sorted(core for lane in self.lanes for core in lane.cores))
 
     def kind(self, core: int) -> str:
-        """Which kind of core *core* is."""
+        """The kind of *core*."""
         return self._lane(core).kind
 
     def group(self, core: int) -> int:
-        """Which group *core* is of."""
+        """The group of *core*."""
         return self._lane(core).group(core)
 
     def spans(self, core: int | None = None) -> Iterator[Span]:
-        """Spans of *core* in program order, or those of all cores, one after the other."""
+        """Spans of *core* in program order, or of all cores, core after core."""
         for number in self.cores if core is None else (core,):
             lane = self._lane(number)
             times = zip(lane.ops, lane.start, lane.free, lane.end, strict=True)
@@ -356,14 +356,14 @@ class Trace:
                 yield Span(number, op.pipe, op, int(start), int(free), int(end), _nbytes(op))
 
     def counters(self) -> dict[int, dict[Pipe, PipeCounter]]:
-        """Core -> pipe -> what it did."""
+        """Core -> pipe -> counters."""
         known: dict[Body, Work] = {}
         counted = [(lane, lane.counters(known)) for lane in self.lanes]
         rows = {core: pipes for lane, pipes in counted for core in lane.cores}
         return dict(sorted(rows.items()))
 
     def to_text(self, *, ordering: bool = True) -> str:
-        """One line a span, columns aligned; without flags and barriers if *ordering* is false."""
+        """One line per span, with aligned columns; without flags and barriers if not *ordering*."""
         lines = [f"{'core':>4} {'pipe':8} {'start':>8} {'free':>8} {'end':>8}  micro-op"]
         for span in self.spans():
             if ordering or not isinstance(span.op, ORDERING):
@@ -374,7 +374,7 @@ class Trace:
         return "\n".join(lines) + "\n"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: how busy each pipe of the slowest core of each kind was."""
+        """Notebook display: how busy each pipe of the slowest core of each kind was."""
         lane = self.slowest if self.lanes else None
         titles = ("core", "pipe", "busy", "micro-ops", "bytes")
         head = "".join(f"<th>{name}</th>" for name in titles)

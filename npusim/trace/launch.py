@@ -1,4 +1,4 @@
-"""A kernel that a call launched: some calls of torch_npu launch another one first."""
+"""A kernel that a call launched; some calls of torch_npu launch another kernel first."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ __all__ = ["Launch"]
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel, by what a profiler says of it."""
+    """One kernel, with the figures that a profiler gives."""
 
     op: str
     block_dim: int
     time_us: float | None
-    """Task Duration: launch, the slowest core, completion; None where no time was asked for."""
+    """Task Duration: launch, the slowest core, completion; None if it was not timed."""
     launch_us: float
-    """What starting and ending it costs around the cores' own time."""
+    """The part of it for starting and completing, outside the cores' own time."""
     cycles: int | None
     """Cycles of the slowest core, from its first micro-op to its last result."""
     gm_bytes: int
-    """Moved from and to global memory."""
+    """Bytes moved from and to global memory."""
     l2_bytes: int
-    """Moved from and to the L2."""
+    """Bytes moved from and to the L2."""

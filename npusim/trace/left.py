@@ -1,4 +1,4 @@
-"""What a launch leaves in the L2 for those that come after it."""
+"""The state of the L2 after a launch, for later launches."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from numpy.typing import NDArray
 __all__ = ["UNTOUCHED", "Left", "Runs"]
 
 UNTOUCHED = -1
-"""In place of a volume, of lines that a launch did not touch."""
+"""Placeholder for the volume of lines that a launch did not touch."""
 
 
 class Runs(NamedTuple):
-    """A number for each line of a tensor, stored once for neighbours that have it in common."""
+    """One value per line of a tensor, run-length encoded."""
 
     ends: NDArray[np.int64]
-    """The line after each run of them."""
+    """End of each run of lines."""
     numbers: NDArray[np.int64]
 
     @classmethod
     def of(cls, numbers: NDArray[np.int64]) -> Runs:
-        """The runs of *numbers*, one a line.
+        """Encode *numbers*, one per line.
 
         >>> Runs.of(np.array([7, 7, 3]))
         Runs(ends=array([2, 3]), numbers=array([7, 3]))
@@ -39,24 +39,24 @@ class Runs(NamedTuple):
         return np.concatenate((np.zeros(1, np.int64), self.ends[:-1]))
 
     def each(self) -> NDArray[np.int64]:
-        """The number of each line."""
+        """The value of each line."""
         return np.repeat(self.numbers, self.ends - self.starts)
 
     @property
     def nbytes(self) -> int:
-        """What holding them takes."""
+        """Bytes of its arrays."""
         return self.ends.nbytes + self.numbers.nbytes
 
 
 class Left(NamedTuple):
-    """Which lines a launch touched, and when, counted in bytes that it brought into the L2."""
+    """The lines that a launch touched, and when, in bytes that it had brought into the L2."""
 
     touched: Mapping[str, Runs]
-    """Tensor -> the volume at which each line was touched last, or UNTOUCHED."""
+    """Tensor -> the volume at the last touch of each line, or UNTOUCHED."""
     volume: int
-    """What it brought in in all."""
+    """Total bytes brought in."""
 
     @property
     def nbytes(self) -> int:
-        """What holding it takes."""
+        """Its memory in bytes."""
         return sum(runs.nbytes for runs in self.touched.values())

@@ -1,8 +1,8 @@
-"""A run of a model: which kernels were launched, when, by what, and what bounds each of them.
+"""A run of a model: the kernels launched, when, by which operation, and what bounds each.
 
-Launches of one call have a :class:`Kernel` in common, so that a record of thousands is small. On
-disk it is `model.json`: kernels, names, and launches as columns of numbers that point into these.
-Reading one runs nothing and believes nothing.
+Launches of one call share a :class:`Kernel`, so a record of thousands is small. On disk it is
+`model.json`: kernels, names, and launches as columns of indices into these. Reading one executes
+nothing and validates everything.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MODEL = "model.json"
 VERSION = 2
 MAKER = "python -m npusim.torch --report"
 SEALED = Sealed(MODEL, VERSION, MAKER, 1 << 28)
-"""A step of 32 layers has a megabyte."""
+"""A step of 32 layers takes about a megabyte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,32 +49,32 @@ class Kernel:
     op: str
     """The operator of npusim."""
     template: str | None
-    """Which of the vendor's kernels ran, where the operator has several."""
+    """The vendor's kernel that ran, if the operator has several."""
     inputs: tuple[str, ...]
     """Type and shape of each tensor: `bfloat16 1x3584`."""
     outputs: tuple[str, ...]
     cores: int
-    """How many took part."""
+    """Number of cores with work."""
     time_us: float
     """Task Duration: launch, the slowest core, completion. In a graph, the launch is paid once."""
     launch_us: float
-    """What starting and ending it costs of that."""
+    """The part of it for starting and completing."""
     cycles: int
     """Cycles of the slowest core."""
     read_bytes: int
-    """What its cores read from memory, the L2 included."""
+    """Bytes that its cores read from memory, the L2 included."""
     written_bytes: int
-    """What its cores write to memory, the L2 included."""
+    """Bytes that its cores write to memory, the L2 included."""
     gm_bytes: int
-    """What moved from and to global memory while it ran."""
+    """Bytes moved from and to global memory while it ran."""
     l2_hit_bytes: int
-    """What its cores moved from and to the L2 and was there already, or was stored."""
+    """Bytes that its cores moved from and to the L2 and that hit, or were stored."""
     gm_written_bytes: int
-    """What the L2 wrote back while it ran, also of what earlier kernels had stored."""
+    """Bytes that the L2 wrote back while it ran, including data of earlier kernels."""
     bound: str
-    """What bounds it, in the words of docs/reports.md."""
+    """What bounds it, in the terms of docs/reports.md."""
     bound_share: float
-    """The share of its time that this has on the critical path."""
+    """The share of its time on the critical path due to that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +86,15 @@ class KernelLaunch:
     """Microseconds since the record began."""
     stream: int
     operator: str
-    """The operation of torch that launched it: `aten.mm.default`."""
+    """The torch operation that launched it: `aten.mm.default`."""
     module: str
-    """The path of the module in whose forward it was launched; nothing outside all modules."""
+    """The path of the module whose forward launched it; empty outside all modules."""
     graph: str
-    """The compiled graph that it was part of; nothing outside all graphs."""
+    """The compiled graph that it was part of; empty outside all graphs."""
 
     @property
     def time_us(self) -> float:
-        """The same as :attr:`Kernel.time_us`."""
+        """See :attr:`Kernel.time_us`."""
         return self.kernel.time_us
 
     @property
@@ -104,9 +104,9 @@ class KernelLaunch:
 
 
 class Launches(Sequence[KernelLaunch]):
-    """Launches in the order of their starts, a row of numbers each.
+    """Launches in order of their starts, stored as a row of numbers each.
 
-    An object is made of a row where somebody reads it.
+    Objects are created on access.
     """
 
     def __init__(self) -> None:
@@ -115,16 +115,16 @@ class Launches(Sequence[KernelLaunch]):
         """Operators, modules and graphs -> their numbers."""
         self._start_us = array("d")
         self._rows = array("q")
-        """Of each launch kernel, stream, operator, module and graph, one after the other."""
+        """Kernel, stream, operator, module and graph of each launch, concatenated."""
 
     def number(self, kernel: Kernel) -> int:
-        """The number of *kernel* in rows."""
+        """The index of *kernel* in rows."""
         return self._kernels.setdefault(kernel, len(self._kernels))
 
     def add(
         self, kernel: int, start_us: float, stream: int, operator: str, module: str, graph: str
     ) -> None:
-        """Add a row: the number of a kernel, and the other facts of a :class:`KernelLaunch`."""
+        """Add a row: the index of a kernel, and the other fields of a :class:`KernelLaunch`."""
         names = self._names
         self._start_us.append(start_us)
         self._rows.extend(
@@ -167,7 +167,7 @@ class Launches(Sequence[KernelLaunch]):
 
 @dataclass(frozen=True, slots=True)
 class NotTimed:
-    """An operation that a card would run as a kernel, and which took no simulated time."""
+    """An operation that a card would run as a kernel, but that has no simulated time."""
 
     operator: str
     module: str
@@ -176,7 +176,7 @@ class NotTimed:
 
 @dataclass(frozen=True, eq=False)
 class ModelRun:
-    """What a model launched on a card."""
+    """The kernels that a model launched on a card."""
 
     title: str
     """What ran: the name of a script."""
@@ -184,16 +184,16 @@ class ModelRun:
     """The name of the card: Ascend910B2."""
     series: str
     paid_launches: int
-    """Launches from the host; a compiled graph is one."""
+    """Launches from the host; a compiled graph counts as one."""
     launches: Sequence[KernelLaunch]
-    """In the order of their starts."""
+    """In order of their starts."""
     not_timed: tuple[NotTimed, ...]
     classes: dict[str, str]
     """Path of a module -> its class."""
 
     @cached_property
     def kernels(self) -> tuple[Kernel, ...]:
-        """Each kernel once, in the order of their first launches."""
+        """Each kernel once, in order of first launch."""
         return tuple(dict.fromkeys(launch.kernel for launch in self.launches))
 
     @cached_property
@@ -202,7 +202,7 @@ class ModelRun:
         return sum((launch.time_us for launch in self.launches), 0.0)
 
     def to_json(self) -> dict[str, object]:
-        """All of it as plain numbers, strings and lists."""
+        """The run as plain numbers, strings and lists."""
         kernels = _Numbers(self.kernels)
         operators = _Numbers(launch.operator for launch in self.launches)
         modules = _Numbers(launch.module for launch in self.launches)
@@ -230,7 +230,7 @@ class ModelRun:
 
 
 class _Numbers(dict[Any, int]):
-    """Things, each once -> their numbers."""
+    """Distinct objects -> their indices."""
 
     def __init__(self, things: Iterable[object]) -> None:
         super().__init__((thing, number) for number, thing in enumerate(dict.fromkeys(things)))
@@ -240,7 +240,7 @@ class _Numbers(dict[Any, int]):
 
 
 class _KernelRow(Part):
-    """The fields are those of :class:`Kernel`."""
+    """Has the fields of :class:`Kernel`."""
 
     op: Name
     template: Name | None
@@ -260,7 +260,7 @@ class _KernelRow(Part):
 
 
 class _NotTimedRow(Part):
-    """The fields are those of :class:`NotTimed`."""
+    """Has the fields of :class:`NotTimed`."""
 
     operator: Name
     module: Name
@@ -268,7 +268,7 @@ class _NotTimedRow(Part):
 
 
 class _Columns(Part):
-    """What is known of each launch; all have the same length."""
+    """Columns over all launches, of equal length."""
 
     kernel: list[Count]
     start_us: list[Us]
@@ -279,7 +279,7 @@ class _Columns(Part):
 
 
 class _Facts(Part):
-    """What `model.json` says."""
+    """The contents of `model.json`."""
 
     version: int
     title: Name
@@ -320,7 +320,7 @@ class _Facts(Part):
 
 
 def seal(folder: Path, run: ModelRun) -> str:
-    """Write `model.json`, the last file of *folder*: *run*, and what else the folder holds."""
+    """Write `model.json`, the last file of *folder*: *run*, and the list of other files."""
     files = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     whole = {"version": VERSION} | run.to_json() | {"files": sorted([*files, MODEL])}
     whole = json.loads(json.dumps(whole, allow_nan=False))
@@ -331,7 +331,7 @@ def seal(folder: Path, run: ModelRun) -> str:
 
 
 def read(folder: Path, who: str = "report") -> ModelRun:
-    """The run in *folder*; raises RecordError, in the name of *who*, if there is none."""
+    """The run in *folder*; raises RecordError, on behalf of *who*, if there is none."""
     _, facts = SEALED.read(folder, who, _Facts)
     columns, launches = facts.launches, Launches()
     kernels = [launches.number(_kernel(row)) for row in facts.kernels]
@@ -355,6 +355,6 @@ def _kernel(row: _KernelRow) -> Kernel:
 
 
 def made(folder: Path, who: str = "npusim.torch") -> frozenset[str]:
-    """What npusim wrote into *folder*; raises RecordError if that is no run of a model."""
+    """The files that npusim wrote to *folder*; raises RecordError if it holds no model run."""
     _, facts = SEALED.read(folder, who, _Facts)
     return frozenset(facts.files)

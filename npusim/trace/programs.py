@@ -1,4 +1,4 @@
-"""Programs as JSON, and back: every number and word is held against what a micro-op declares."""
+"""Programs as JSON, and back, with every value checked against the micro-op's declaration."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from npusim.trace.lanes import LaneTrace, Trace
 __all__ = ["Count", "LaneRow", "Name", "Tree", "described", "lane_row", "named", "programs_of"]
 
 MAX_LETTERS = 1000
-"""A name, or a line of code, has at most so many."""
+"""Most characters of a name, or of a line of code."""
 MAX_SIZE = 1 << 48
-"""Sizes and places in bytes, and counts: far above any tensor."""
+"""Most for sizes, offsets and counts: far above any tensor."""
 MAX_NUMBER = 1 << 256
-"""A mask of lanes; a scalar register holds less."""
+"""Most for a mask of lanes; a scalar register holds less."""
 MAX_FLOAT = 1 << 128
-"""Whole numbers that are still finite as fp32, rounded."""
+"""Integers that are still finite when rounded to fp32."""
 
 SIGNED = ("step_bytes", "stride_bytes", "pitch_bytes", "block_stride", "repeat_stride")
-"""Fields of micro-ops that may be below zero; what a chip takes of them is up to its rules."""
+"""Fields of micro-ops that may be negative; what a chip accepts is up to its rules."""
 
 _DTYPES = {dtype.name: dtype for dtype in BUFFER_DTYPES}
 _KNOWN: dict[str, type] = {kind.__name__: kind for kind in (*MICRO_OPS, Local, Global, Padding)}
 
 
 def named(text: str) -> str:
-    """*text* if it can be shown; raises ValueError for control characters and for too many."""
+    """*text* if it is printable; raises ValueError for control characters or excess length."""
     if not text.isprintable() or len(text) > MAX_LETTERS:
         raise ValueError(
             f"record: a name must be at most {MAX_LETTERS} printable characters, not "
@@ -59,7 +59,7 @@ class _Row(BaseModel):
 
 
 class ProgramRow(_Row):
-    """A program: numbers of its bodies, each with its shifts."""
+    """A program: indices of its bodies, each with its shifts."""
 
     name: Name
     calls: list[tuple[Count, dict[Name, Shift]]]
@@ -67,7 +67,7 @@ class ProgramRow(_Row):
 
 
 class LaneRow(_Row):
-    """Cores that ran a program alike; the fields are those of :class:`LaneTrace`."""
+    """Cores that ran a program identically, with the fields of :class:`LaneTrace`."""
 
     cores: list[Count] = Field(min_length=1)
     groups: list[Count]
@@ -78,19 +78,19 @@ class LaneRow(_Row):
     l2_hit_bytes: Count
     l2_written_bytes: Count
     copy_count: Count
-    """How many copies it is known of what held them up: all, or none."""
+    """Number of copies with known delays: all of them, or 0."""
 
 
 class Tree(_Row):
-    """All but the times."""
+    """Everything except the times."""
 
     clock_hz: Count
     gm_written_bytes: Count
     bodies: list[tuple[list[object], list[object]]]
-    """Micro-ops, and which line of the kernel wrote each."""
+    """Micro-ops, and the line of the kernel that wrote each."""
     programs: list[ProgramRow]
     code: list[tuple[str, Count, str]]
-    """File, number and text of those lines."""
+    """File, line number and text of those lines."""
     lanes: list[LaneRow]
 
 
@@ -98,9 +98,9 @@ class Tree(_Row):
 
 
 def described(trace: Trace) -> Json:
-    """Programs and lanes; bodies that calls share stand there once.
+    """Programs and lanes; bodies shared by calls are written once.
 
-    Raises ValueError for a name that cannot be shown.
+    Raises ValueError for a name that is not printable.
     """
     bodies: dict[Body, int] = {}
     written: list[Any] = []
@@ -132,7 +132,7 @@ def described(trace: Trace) -> Json:
 
 
 def lane_row(lane: LaneTrace, program: int) -> dict[str, object]:
-    """What a :class:`LaneRow` says of *lane*, whose program has the number *program*."""
+    """The :class:`LaneRow` of *lane*, whose program has index *program*."""
     numbers = {
         name: getattr(lane, name)
         for name in LaneRow.model_fields
@@ -150,7 +150,7 @@ def _text(line: Line) -> str:
 
 
 def _to_json(value: object) -> object:
-    """A micro-op, or a part of one, as lists that begin with their type."""
+    """A micro-op, or a part of one, as lists that begin with its type."""
     if isinstance(value, DType):
         return ["DType", value.name]
     if isinstance(value, tuple):
@@ -167,7 +167,7 @@ def _to_json(value: object) -> object:
 
 
 def programs_of(tree: Tree) -> list[Program]:
-    """The programs of *tree*; raises DamageError for what is no micro-op, or no body."""
+    """The programs of *tree*; raises DamageError for an invalid micro-op or body."""
     bodies = [_body(ops, lines) for ops, lines in tree.bodies]
     found = []
     for row in tree.programs:
@@ -201,7 +201,7 @@ def _micro_op(value: object) -> MicroOp:
 
 
 def _from_json(value: object) -> object:
-    """The other way round of `_to_json`."""
+    """The inverse of `_to_json`."""
     match value:
         case ["DType", str(name)]:
             if name not in _DTYPES:
@@ -239,12 +239,12 @@ def _declared(name: str) -> tuple[tuple[str, Any], ...]:
 
 
 def _fits(value: Any, kind: Any) -> bool:
-    """Whether *value* is of the type *kind*, which is one of those that micro-ops declare."""
+    """Whether *value* is of type *kind*, one of the types that micro-ops declare."""
     origin = get_origin(kind)
     if origin is Literal:
         return value in get_args(kind)
     if origin in (Union, UnionType):
-        # A number among other types is one that a register holds.
+        # A number in a union of types is the value of a register.
         is_number = type(value) is int and abs(value) <= MAX_NUMBER
         return any(is_number if each is int else _fits(value, each) for each in get_args(kind))
     if origin is tuple:

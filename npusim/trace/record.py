@@ -1,10 +1,10 @@
-"""A run on disk: what a report needs of it, and how it is read back.
+"""A run on disk: the data that a report needs, and reading it back.
 
-Beside the values, a folder holds `run.json` (the numbers of the run), `device.json` (every number
-of the chip with its source) and `trace.npz` (programs as JSON, and the times of each lane as start
-after start, cycles that hold the pipe, and cycles from there to the result; of copies, what held
-them up). All are plain data: reading them runs nothing, believes nothing, and unpacks no more than
-must be there.
+A folder holds the values, `run.json` (the figures of the run), `device.json` (every figure of the
+chip with its source) and `trace.npz` (programs as JSON; the times of each lane as differences of
+starts, cycles that hold the pipe, and cycles from there to the result; and the delays of copies).
+All are plain data: reading them executes nothing, validates everything, and unpacks no more than
+expected.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from npusim.trace.trial import Trial
 __all__ = ["RECORD", "VERSION", "Record", "RecordError", "made", "read", "seal", "write"]
 
 VERSION = 9
-"""Of what a folder holds; 1 had no trace, 2 no groups of cores, 3 no checksums, no launches and no
-whole lines, 4 not what held copies up, 5 not how far to trust the time, 7 no trials."""
+"""Version of the folder; 1 had no trace, 2 no groups of cores, 3 no checksums, launches or whole
+lines, 4 no delays of copies, 5 no expected error of the time, 7 no trials."""
 RECORD = "run.json"
 DEVICE = "device.json"
 TRACE = "trace.npz"
 PROGRAMS = "programs"
 MAX_DEVICE_BYTES = 1 << 22
-"""Tens of times what the largest have."""
+"""Tens of times the size of the largest."""
 SEALED = Sealed(RECORD, VERSION, "npusim run -o", 1 << 24)
 
 Times = NDArray[np.int64]
@@ -53,11 +53,11 @@ class Record:
     """A run as it was written."""
 
     facts: Json
-    """What `run.json` says."""
+    """The contents of `run.json`."""
     device: DeviceSpec
     trace: Trace | None
     code: dict[Line, str]
-    """What stands in the lines of the kernels that wrote the micro-ops."""
+    """Text of the kernel lines that wrote the micro-ops."""
 
     @property
     def op(self) -> str:
@@ -66,32 +66,32 @@ class Record:
 
     @property
     def template(self) -> str | None:
-        """The same as :attr:`Run.template`."""
+        """See :attr:`Run.template`."""
         return self.facts["template"]  # type: ignore[no-any-return]
 
     @property
     def time_us(self) -> float | None:
-        """The same as :attr:`Run.time_us`."""
+        """See :attr:`Run.time_us`."""
         return self.facts["time_us"]  # type: ignore[no-any-return]
 
     @property
     def launch_us(self) -> float:
-        """The same as :attr:`Run.launch_us`."""
+        """See :attr:`Run.launch_us`."""
         return float(self.facts["launch_us"])
 
     @property
     def launches(self) -> tuple[Launch, ...]:
-        """The same as :attr:`Run.launches`."""
+        """See :attr:`Run.launches`."""
         return tuple(Launch(**launch) for launch in self.facts["launches"])
 
     @property
     def trials(self) -> tuple[Trial, ...]:
-        """As :attr:`Run.trials`."""
+        """See :attr:`Run.trials`."""
         return tuple(Trial.from_json(row) for row in self.facts["trials"])
 
     @property
     def accuracy(self) -> Accuracy | None:
-        """The same as :attr:`Run.accuracy`."""
+        """See :attr:`Run.accuracy`."""
         found = self.facts["accuracy"]
         return None if found is None else Accuracy.from_json(found)
 
@@ -100,10 +100,10 @@ class Record:
 
 
 def write(folder: Path, device: DeviceSpec, trace: Trace | None) -> list[str]:
-    """Write all but `run.json` into *folder*; returns the names of the files.
+    """Write everything except `run.json` to *folder*; return the names of the files.
 
-    Raises ValueError for a trace that is too large to be read back, or has names that cannot be
-    shown.
+    Raises ValueError for a trace that is too large to be read back, or has names that are not
+    printable.
     """
     tree = device.model_dump(mode="json")
     (folder / DEVICE).write_text(json.dumps(tree, indent=1) + "\n", encoding="utf-8")
@@ -115,7 +115,7 @@ def write(folder: Path, device: DeviceSpec, trace: Trace | None) -> list[str]:
 
 
 def seal(folder: Path, facts: dict[str, object]) -> str:
-    """Write `run.json`, the last file of *folder*: *facts*, and what the folder holds."""
+    """Write `run.json`, the last file of *folder*: *facts*, and the list of other files."""
     files = sorted(
         path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
     )
@@ -131,7 +131,7 @@ def seal(folder: Path, facts: dict[str, object]) -> str:
 
 
 def read(folder: Path, who: str = "report") -> Record:
-    """Read the run in *folder*; raises RecordError, in the name of *who*, if there is none."""
+    """Read the run in *folder*; raises RecordError, on behalf of *who*, if there is none."""
     reader = _Reader(folder, who)
     raw, facts = reader.facts()
     device = reader.device(facts)
@@ -140,7 +140,7 @@ def read(folder: Path, who: str = "report") -> Record:
 
 
 def made(folder: Path, who: str = "run") -> frozenset[str]:
-    """What npusim wrote into *folder*, as paths below it; raises RecordError if that is no run."""
+    """The files that npusim wrote, relative to *folder*; raises RecordError if it holds no run."""
     _, facts = _Reader(folder, who).facts()
     return frozenset(facts.files)
 
@@ -152,7 +152,7 @@ class _Reader:
         self._folder, self._who = folder, who
 
     def facts(self) -> tuple[Json, Facts]:
-        """`run.json` as it stands, and held against its schema."""
+        """`run.json` as read, and validated against its schema."""
         return SEALED.read(self._folder, self._who, Facts)
 
     def device(self, facts: Facts) -> DeviceSpec:
@@ -173,7 +173,7 @@ class _Reader:
         return device
 
     def trace(self, facts: Facts, device: DeviceSpec) -> tuple[Trace | None, dict[Line, str]]:
-        """`trace.npz`, which must be that of *facts*; None where nothing was timed, or ran."""
+        """`trace.npz`, which must match *facts*; None if nothing was timed, or ran."""
         if facts.cycles is None or not facts.counters:
             return None, {}
         try:
@@ -201,12 +201,12 @@ class _Reader:
 # ---- a trace ----
 
 FIXED_BYTES, BYTES_OF_A_MICRO_OP = 1 << 18, 1 << 11
-"""The most that programs have as text: at all, and for each micro-op that runs (measured: 124 where
-no micro-op runs twice, of an embedding)."""
+"""Most bytes of the text of programs: in total, and for each micro-op that runs (measured: 124 for
+an embedding, where no micro-op runs twice)."""
 
 
 def _most_text(facts: Facts) -> int:
-    """The most bytes that the programs of *facts* have: each of their micro-ops runs."""
+    """Most bytes of the text of the programs of *facts*, if each of their micro-ops runs."""
     counters = (each for pipes in facts.counters.values() for each in pipes.values())
     return FIXED_BYTES + BYTES_OF_A_MICRO_OP * sum(each.get("micro_ops", 0) for each in counters)
 
@@ -228,7 +228,7 @@ def _trace(tree: Tree, archive: Archive, facts: Facts, device: DeviceSpec) -> Tr
 
 
 def _check_lanes(rows: list[LaneRow], programs: int, device: DeviceSpec) -> None:
-    """Raise DamageError unless every core of *rows* is one of *device*, and there once."""
+    """Raise DamageError unless every core of *rows* exists on *device* and occurs once."""
     kinds = {core: row.kind for row in rows for core in row.cores}
     if len(kinds) != sum(len(row.cores) for row in rows):
         raise DamageError("a core must be in one lane")
@@ -246,7 +246,7 @@ def _check_lanes(rows: list[LaneRow], programs: int, device: DeviceSpec) -> None
 
 
 def _check_facts(trace: Trace, facts: Facts) -> None:
-    """Raise DamageError unless `run.json` says what *trace* says."""
+    """Raise DamageError unless `run.json` agrees with *trace*."""
     counters = {
         str(core): {pipe: asdict(counter) for pipe, counter in pipes.items()}
         for core, pipes in trace.counters().items()

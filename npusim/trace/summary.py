@@ -1,10 +1,10 @@
-"""A timeline of a long run: where its parts are shown one by one, and where as one span a pipe.
+"""The timeline of a long run: some parts in full, the others as one span per pipe.
 
-Micro-ops repeat: a product of 8192 cubed has 1.5 million of them out of a few thousand different
-ones. A summary shows those of the slowest core of each kind one by one at the beginning, in the
-middle, where the run is steady, and at the end; and everything else as one span on each pipe for
-each call of a body, or for several where calls are short. Spans keep their times, and what they
-hold adds up to what the micro-ops do.
+Micro-ops repeat: a product of 8192 cubed has 1.5 million of them, with a few thousand distinct
+ones. A summary shows those of the slowest core of each kind individually at the beginning, in the
+middle, where the run is steady, and at the end; everything else becomes one span on each pipe per
+call of a body, or per several short calls. Spans keep their times, and their figures add up to
+those of the micro-ops.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ WORDS = (
     "programs only at the beginning, in the middle and at the end; other cores are summarised: one "
     "bar per loop iteration or for several; numbers and tables are those of the whole run"
 )
-"""What a summary says of itself."""
+"""How a summary describes itself."""
 LEAST_OPS = 500
-"""Calls of bodies are joined up to so many micro-ops: about a tile of a product has them."""
+"""Calls of bodies are joined up to this many micro-ops, about as many as a tile of a product."""
 MOST_OPS = 2_000
-"""A call of more is cut, so that a program without repeats keeps its shape."""
+"""Longer calls are cut, so that a program without repeats keeps its shape."""
 SHOWN_STRETCHES = 3
 """At the beginning, in the middle, at the end."""
 PIPES: tuple[Pipe, ...] = get_args(Pipe)
@@ -51,49 +51,49 @@ class Part:
     """Neighbouring micro-ops of a lane."""
 
     first: int
-    """Number of the first micro-op."""
+    """Index of the first micro-op."""
     last: int
-    """The one past the last."""
+    """End index."""
     calls: int
-    """How many calls of bodies they are; 0 for a piece of one."""
+    """Number of calls of bodies; 0 for a piece of one."""
     is_joined: bool
-    """Whether they are shown as one span on each pipe."""
+    """Whether it is shown as one span on each pipe."""
 
     @property
     def rows(self) -> slice:
-        """Where the micro-ops stand in the arrays of the lane."""
+        """The slice of its micro-ops in the arrays of the lane."""
         return slice(self.first, self.last)
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """What one pipe did in a part, in cycles; flags and barriers are left out."""
+    """The activity of one pipe in a part, in cycles, without flags and barriers."""
 
     pipe: Pipe
     micro_ops: int
     calls: int
-    """The same as :attr:`Part.calls`."""
+    """See :attr:`Part.calls`."""
     start: int
     free: int
-    """The pipe can take its next micro-op."""
+    """When the pipe can start its next micro-op."""
     end: int
-    """The last result is there."""
+    """When the last result is available."""
     held: int
-    """How long micro-ops held the pipe, without gaps between them."""
+    """Cycles for which micro-ops held the pipe, without gaps."""
     nbytes: int
     """Bytes moved between global memory and the core."""
 
     @property
     def text(self) -> str:
-        """What was joined, in words."""
+        """A description of what was joined."""
         ops = f"{self.micro_ops} instruction{'s' if self.micro_ops > 1 else ''}"
         return f"{ops} ({self.calls} iterations)" if self.calls > 1 else ops
 
 
 def level_of(trace: Trace, level: Level | None, most_spans: int) -> Level:
-    """How *trace* is shown: as *level* says, or in full where that is at most *most_spans* spans.
+    """How to show *trace*: as *level* says, or in full if that is at most *most_spans* spans.
 
-    Raises ValueError for a level that there is not.
+    Raises ValueError for an unknown level.
     """
     if level is None:
         return "full" if trace.micro_ops <= most_spans else "summary"
@@ -105,11 +105,11 @@ def level_of(trace: Trace, level: Level | None, most_spans: int) -> Level:
 
 
 class Summary:
-    """What a summary of *trace* shows of each lane, in about *most_spans* spans."""
+    """The parts of each lane that a summary of *trace* shows, in about *most_spans* spans."""
 
     def __init__(self, trace: Trace, most_spans: int) -> None:
         slowest = trace.slowest_of_kinds
-        # Half of the spans are joined ones, at most one a pipe; the others are micro-ops.
+        # Half of the spans are joined ones, at most one per pipe; the others are micro-ops.
         self._joined_ops = max(LEAST_OPS, ceil_div(2 * len(PIPES) * trace.micro_ops, most_spans))
         self._shown_ops = most_spans // 2 // max(1, len(slowest))
         self._slowest = slowest
@@ -125,7 +125,7 @@ class Summary:
         return self._parts[lane]
 
     def joined(self, lane: LaneTrace) -> list[list[Joined]]:
-        """The spans that stand for each part of *lane*; none where micro-ops are shown."""
+        """The spans for each part of *lane*; none where micro-ops are shown."""
         parts = self.parts(lane)
         found: list[list[Joined]] = [[] for _ in parts]
         places = [number for number, part in enumerate(parts) if part.is_joined]
@@ -143,7 +143,7 @@ class Summary:
         return found
 
     def _work(self, body: Body) -> Ints:
-        """Number of the pipe on which each micro-op works, or NO_WORK; `(ops,)`."""
+        """Index of the pipe on which each micro-op works, or NO_WORK; `(ops,)`."""
         if body not in self._works:
             found = [NO_WORK if isinstance(op, ORDERING) else PIPES.index(op.pipe) for op in body]
             self._works[body] = np.array(found, np.int64)
@@ -168,9 +168,9 @@ def _joined(lane: LaneTrace, pipe: Pipe, rows: Ints, calls: int, nbytes: Ints) -
 
 
 def _parts(lane: LaneTrace, joined_ops: int, shown_ops: int) -> tuple[Part, ...]:
-    """The parts of *lane*: at most *shown_ops* micro-ops are shown one by one.
+    """The parts of *lane*, with at most *shown_ops* micro-ops shown individually.
 
-    The others are joined call by call, or several calls of together at most *joined_ops*.
+    The others are joined call by call, or several calls with at most *joined_ops* together.
     """
     count = len(lane.program)
     if count <= shown_ops:
@@ -199,7 +199,7 @@ def _parts(lane: LaneTrace, joined_ops: int, shown_ops: int) -> tuple[Part, ...]
 
 
 def _bounds(lane: LaneTrace) -> list[int]:
-    """Where calls begin and end, from 0 to all micro-ops of *lane*, ascending."""
+    """Boundaries of calls, from 0 to the number of micro-ops of *lane*, ascending."""
     lengths = [len(body) for body in lane.program.called if len(body)]
     return [0, *np.cumsum(lengths).tolist()]
 
@@ -214,9 +214,9 @@ def _cuts(bounds: list[int], most_ops: int) -> list[int]:
 
 
 def _shown(cuts: list[int], most_ops: int) -> frozenset[int]:
-    """Those of *cuts* from which on micro-ops are shown, up to the next one.
+    """Those of *cuts* at which individually shown micro-ops begin, up to the next cut.
 
-    There are at most *most_ops* at the beginning, in the middle and at the end.
+    They are at most *most_ops*, at the beginning, in the middle and at the end.
     """
     count = cuts[-1]
     found: set[int] = set()

@@ -1,4 +1,4 @@
-"""Times of lanes as arrays on disk, and back: held against each other and against their program."""
+"""Times of lanes as arrays on disk, and back, checked for consistency with their program."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Times = NDArray[np.int64]
 
 
 def names_of(lanes: int) -> set[str]:
-    """What the arrays of so many *lanes* are called."""
+    """Names of the arrays of this many *lanes*."""
     return {f"{what}{number}" for what in ("times", "copies") for number in range(lanes)}
 
 
 def arrays_of(trace: Trace) -> Iterator[tuple[str, Times]]:
-    """Names with the times of each lane of *trace*, then with what held its copies up."""
+    """Names and times of each lane of *trace*, then of the delays of its copies."""
     for number, lane in enumerate(trace.lanes):
         yield f"times{number}", _deltas(lane)
     for number, lane in enumerate(trace.lanes):
@@ -36,9 +36,9 @@ def arrays_of(trace: Trace) -> Iterator[tuple[str, Times]]:
 def lane_of(
     archive: Archive, number: int, row: LaneRow, program: Program, cycles: int
 ) -> LaneTrace:
-    """Lane *number*, described by *row*, which ran *program*, with its times out of *archive*.
+    """Lane *number*, described by *row*, which ran *program*, with its times from *archive*.
 
-    Raises DamageError for times that do not lie within *cycles* or do not fit the program.
+    Raises DamageError for times outside *cycles* or inconsistent with the program.
     """
     deltas = archive.array(f"times{number}", (3, len(program)))
     start, free, end = _times(deltas, cycles)
@@ -55,7 +55,7 @@ def _same(copies: CopyTimes) -> CopyTimes:
 
 
 def _copies(found: Times, program: Program, start: Times, free: Times) -> CopyTimes:
-    """What held copies up; raises DamageError for times that are not within those of the copies."""
+    """The delays of copies; raises DamageError for times outside those of the copies."""
     index = copies_of(program)
     count = found.shape[1]
     if not count:
@@ -67,14 +67,14 @@ def _copies(found: Times, program: Program, start: Times, free: Times) -> CopyTi
 
 
 def _deltas(lane: LaneTrace) -> Times:
-    """Small numbers `(3, ops)`, which compress well."""
+    """Times as small integers `(3, ops)`, which compress well."""
     starts = np.diff(lane.start, prepend=0)
     return np.array([starts, lane.free - lane.start, lane.end - lane.free], np.int64)
 
 
 def _times(deltas: Times, cycles: int) -> tuple[Times, Times, Times]:
-    """The other way round; raises DamageError for times that do not lie within *cycles*."""
-    # Steps of at most *cycles* cannot overflow before one of their sums is out of bounds.
+    """The inverse; raises DamageError for times outside *cycles*."""
+    # Steps of at most *cycles* cannot overflow before a sum is out of range.
     if (deltas > cycles).any() or (deltas < -cycles).any() or (deltas[1:] < 0).any():
         raise DamageError(f"times must ascend, from 0 to {cycles} cycles")
     start = np.cumsum(deltas[0])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from npusim.chip import Progress
 from npusim.data.errors import OpError
 from npusim.run.processes import answers
 from npusim.validation.calls import timed
@@ -72,7 +73,7 @@ def measure(
     rows: Sequence[Row],
     *,
     jobs: int | None = None,
-    progress: Callable[[str, float], None] | None = None,
+    progress: Progress | None = None,
 ) -> tuple[Result, ...]:
     """The results of *rows*, in their order.
 

@@ -12,13 +12,14 @@ what a profiler counts as its work is not known.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
 
 import numpy as np
 
+from npusim.chip import Progress
 from npusim.data.errors import OpError
 from npusim.devices.schema import Pipe
 from npusim.run.processes import answers
@@ -112,7 +113,7 @@ def measure(
     rows: Iterable[Row],
     *,
     jobs: int | None = None,
-    progress: Callable[[str, float], None] | None = None,
+    progress: Progress | None = None,
 ) -> tuple[PipeTimes, ...]:
     """Those of *rows* whose pipes were counted, in their order; see `validation.measure`."""
     known = counted()

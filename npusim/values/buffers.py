@@ -1,13 +1,13 @@
-"""The buffers of one core as bounded bytes, or those of several cores that do the same.
+"""The buffers of one core as bounded bytes, or those of several cores that run the same.
 
-Cores that run the same micro-ops side by side are *lanes*: each has its own buffers, and what is
-read of them or written to them has the lanes as its first axis. One core alone has no such axis.
+Cores that run the same micro-ops together are *lanes*: each has its own buffers, and arrays read
+from or written to them have the lanes as their first axis. A single core has no such axis.
 
-What a micro-op leaves may be a lazy tile, whose bytes are written only when a micro-op reads them:
-matrices of the cube (``matrices``), which saves reordering fractals, the whole numbers of a cast
-(:class:`WholeTile`), which the next cast takes as they are, what a comparison has found
-(:class:`MaskTile`), and what a load has found in memory that nobody writes (:class:`ViewTile`).
-That changes no value; a byte-exact core writes every tile at once.
+The result of a micro-op may be a lazy tile, whose bytes are written only when a micro-op reads
+them: matrices of the cube (``matrices``), which avoids reordering fractals; the integers of a cast
+(:class:`WholeTile`), which the next cast uses directly; the result of a comparison
+(:class:`MaskTile`); and data loaded from memory that is never written (:class:`ViewTile`). Values
+do not change; a byte-exact core writes every tile at once.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ BUFFERS = ("ub", "l1", "l0a", "l0b", "l0c", "bt", "fb")
 
 
 UNWRITTEN = 0x7B
-"""A pattern that is a large number in every type, so that reading unwritten bytes is noticed: 123
-in int8, 61,280 in float16, 1.3e36 in float32."""
+"""A byte pattern that is a large number in every type, so that reading unwritten bytes shows:
+123 in int8, 61,280 in float16, 1.3e36 in float32."""
 
 
 class OutOfBufferError(ValueError):
-    """A micro-op touches bytes beyond a buffer of its core."""
+    """A micro-op accesses bytes beyond a buffer of its core."""
 
 
 class LazyTile(Protocol):
@@ -55,21 +55,21 @@ class LazyTile(Protocol):
     """One past the last byte."""
 
     def covers(self, other: LazyTile) -> bool:
-        """Whether every byte that *other* would write is written by this one too."""
+        """Whether this tile writes every byte that *other* would write."""
 
     def write(self, raw: NDArray[np.uint8]) -> None:
-        """Write it into *raw*, the bytes of its whole buffer."""
+        """Write the tile into *raw*, the bytes of its whole buffer."""
 
 
 Rows = tuple[Local, int, int, int]
-"""What begins where they do, bytes of each, how many, and bytes from one to the next."""
+"""The operand at which rows begin, bytes per row, number of rows, and bytes from row to row."""
 
 Sweep = tuple[Local, int, int]
-"""The first operand of a run, how many there are, and bytes from one to the next."""
+"""The first operand of a run, their number, and bytes from one to the next."""
 
 
 class Elements:
-    """The elements of *place*, which has no gaps, as a lazy tile."""
+    """The elements of *place*, which must be contiguous, as a lazy tile."""
 
     def __init__(self, place: Local) -> None:
         self.place, self.start, self.end = place, place.offset_bytes, place.end_bytes
@@ -79,7 +79,7 @@ class Elements:
 
 
 class MaskTile(Elements):
-    """A bit of *place* for each of *holds*, the first one lowest in its byte; lanes first."""
+    """One bit of *place* for each of *holds*, the first one lowest in its byte; lanes first."""
 
     def __init__(self, place: Local, holds: NDArray[np.bool_]) -> None:
         super().__init__(place)
@@ -90,7 +90,7 @@ class MaskTile(Elements):
 
 
 class ViewTile(Elements):
-    """Bytes of memory that nobody writes, as those of *place*; lanes first."""
+    """Bytes of memory that is never written, as the bytes of *place*; lanes first."""
 
     def __init__(self, place: Local, there: NDArray[np.uint8]) -> None:
         super().__init__(place)
@@ -100,14 +100,14 @@ class ViewTile(Elements):
         raw[..., self.start : self.end] = self.there
 
     def part(self, start: int, end: int) -> NDArray[np.uint8] | None:
-        """Bytes [start, end) of the buffer, if they all lie here."""
+        """Bytes [start, end) of the buffer, if all of them are in this tile."""
         if start < self.start or self.end < end:
             return None
         return self.there[..., start - self.start : end - self.start]
 
 
 class WholeTile(Elements):
-    """Whole numbers as the elements of *place*; lanes first."""
+    """Integers as the elements of *place*; lanes first."""
 
     def __init__(self, place: Local, whole: Whole) -> None:
         super().__init__(place)
@@ -119,11 +119,10 @@ class WholeTile(Elements):
 
 
 class Buffers:
-    """The bytes of a core's buffers; bytes that were never written are UNWRITTEN.
+    """The bytes of a core's buffers; bytes never written are UNWRITTEN.
 
-    With *lanes* they are those of so many cores, which hold no matrices of the cube. With *repeats*
-    each has as many of its own for calls that are computed together, whose bytes are anything at
-    first.
+    *lanes* is the number of cores, which then hold no matrices of the cube. *repeats* gives each as
+    many copies, for calls that are computed together; their initial bytes are undefined.
     """
 
     def __init__(
@@ -135,14 +134,14 @@ class Buffers:
         repeats: int | None = None,
     ) -> None:
         self.lead = tuple(number for number in (lanes, repeats) if number is not None)
-        """What the shape of everything that is read begins with."""
+        """Leading axes of everything that is read."""
         self._is_repeated = repeats is not None
         self._byte_exact = byte_exact
         self._tiles: dict[str, dict[int, LazyTile]] = {}
         sizes = {name: getattr(core, f"{name}_bytes") for name in BUFFERS}
         self._sizes: dict[str, int] = {n: size for n, size in sizes.items() if size is not None}
         self._bytes: dict[str, NDArray[np.uint8]] = {}
-        """Bytes of the buffers that hold more than lazy tiles, or did."""
+        """Bytes of the buffers that hold, or have held, more than lazy tiles."""
         self._views: dict[Local, tuple[int, Array]] = {}
         """One past the last byte, and the elements."""
         self._rows: dict[Rows, tuple[int, NDArray[np.uint8]]] = {}
@@ -152,11 +151,11 @@ class Buffers:
 
     @property
     def nbytes(self) -> int:
-        """What is held in memory of them."""
+        """Bytes of host memory that they hold."""
         return sum(raw.nbytes for raw in self._bytes.values())
 
     def reset(self) -> None:
-        """Forget everything that was written."""
+        """Discard all contents."""
         self._tiles.clear()
         if self._is_repeated:
             return
@@ -188,8 +187,8 @@ class Buffers:
     def view(self, local: Local) -> Array:
         """The elements of *local*: a writable view, `(count,)`, or `(repeats, blocks, elements)`.
 
-        Lanes come first. Packed int4 is seen as its bytes. Raises OutOfBufferError beyond the end
-        of the buffer.
+        Lanes come first. Packed int4 appears as bytes. Raises OutOfBufferError beyond the end of
+        the buffer.
         """
         end, view = self._views.get(local) or self._kept(local)
         if self._tiles.get(local.buffer):
@@ -197,7 +196,7 @@ class Buffers:
         return view
 
     def room(self, local: Local) -> Array:
-        """:meth:`view` of elements of which each is written next: what lies there is forgotten."""
+        """A :meth:`view` of elements that are all about to be written; discards their contents."""
         end, view = self._views.get(local) or self._kept(local)
         tiles, first = self._tiles.get(local.buffer), local.offset_bytes
         if tiles and not local.is_strided:
@@ -208,9 +207,9 @@ class Buffers:
         return view
 
     def read(self, local: Local) -> Array:
-        """The elements of *local* in order, `(count,)`, lanes first, int4 unpacked; not to write.
+        """The elements of *local* in order, `(count,)`, lanes first, int4 unpacked; read-only.
 
-        What a load has left in memory is seen there.
+        Data that a load left in memory is read there.
         """
         if local.is_ragged:
             elements, at = self._ragged(local)
@@ -224,7 +223,7 @@ class Buffers:
         return unpack_int4(view)[..., : local.count] if local.dtype is INT4 else view
 
     def write(self, local: Local, values: Array) -> None:
-        """Put *values* where *local* says, of which several elements may be one; int4 packed."""
+        """Write *values* to *local*, of which several elements may coincide; int4 packed."""
         if local.is_ragged:
             elements, at = self._ragged(local)
             elements[..., at] = values
@@ -233,14 +232,14 @@ class Buffers:
         view[...] = values.reshape(view.shape) if local.is_strided else values
 
     def _ragged(self, local: Local) -> tuple[Array, NDArray[np.int64]]:
-        """All from the first byte of *local* on as its elements, and which of them are its."""
+        """All elements from the first byte of *local* on, and the indices of those that it has."""
         dtype = np.dtype(np.uint8) if local.dtype is INT4 else local.dtype.numpy
         return self.window(local).view(dtype), places(local) // dtype.itemsize
 
     def seen(self, local: Local) -> Array | None:
-        """The elements of *local* in memory that nobody writes, if that is where they are.
+        """The elements of *local* in memory that is never written, if they are there.
 
-        Nor do they change later.
+        They do not change later either.
         """
         tiles = self._tiles.get(local.buffer)
         if not tiles or local.is_strided:
@@ -254,7 +253,7 @@ class Buffers:
         return None
 
     def swept(self, local: Local, count: int, step_bytes: int) -> Array:
-        """*count* views as of :meth:`view`, *step_bytes* apart, as an axis behind the lanes.
+        """*count* views like :meth:`view`, *step_bytes* apart, as an axis after the lanes.
 
         Raises OutOfBufferError beyond the end of the buffer.
         """
@@ -277,13 +276,13 @@ class Buffers:
         return found
 
     def window(self, local: Local) -> NDArray[np.uint8]:
-        """The bytes of *local* from its first to its last, lanes first."""
+        """The bytes of *local* from first to last, lanes first."""
         window = self._within(local)
         self._materialise(local.buffer, local.offset_bytes, local.end_bytes)
         return window
 
     def rows(self, local: Local, burst: int, count: int, step: int) -> NDArray[np.uint8]:
-        """`(count, burst)` bytes from where *local* begins, rows *step* bytes apart.
+        """`(count, burst)` bytes from the start of *local*, rows *step* bytes apart.
 
         Lanes come first. Raises OutOfBufferError beyond the end of the buffer.
         """
@@ -308,7 +307,7 @@ class Buffers:
     # ---- lazy tiles ----
 
     def add_tile(self, buffer: str, tile: LazyTile) -> None:
-        """Write *tile* into *buffer*, lazily unless the core is byte-exact.
+        """Write *tile* to *buffer*, lazily unless the core is byte-exact.
 
         Raises OutOfBufferError beyond the end of the buffer.
         """
@@ -320,8 +319,8 @@ class Buffers:
                 f"{buffer}; use a smaller tile"
             )
         tiles = self._tiles.setdefault(buffer, {})
-        # Invariant: lazy tiles never overlap. One that the new tile covers is dropped unwritten;
-        # one that it overlaps in part is materialised first, to keep the rest of its bytes.
+        # Invariant: lazy tiles never overlap. A tile that the new one covers is dropped unwritten;
+        # a tile that it overlaps partly is materialised first, so that its other bytes remain.
         before = tiles.get(start)
         if before is not None and tile.covers(before):
             del tiles[start]
@@ -340,10 +339,10 @@ class Buffers:
         return tiles.get(offset_bytes) if tiles else None
 
     def _materialise(self, buffer: str, start: int, end: int) -> None:
-        """Write the lazy tiles that touch [start, end) into their bytes."""
+        """Write the lazy tiles that overlap [start, end) to their bytes."""
         tiles = self._tiles.get(buffer)
         if tiles:
-            # A list: tiles leave the dictionary in the loop.
+            # A list, since the loop removes tiles from the dictionary.
             for tile in [tile for tile in tiles.values() if tile.start < end and start < tile.end]:
                 del tiles[tile.start]
                 tile.write(self._raw(buffer))
@@ -376,5 +375,5 @@ class Buffers:
 
 
 def _numpy_of(local: Local) -> np.dtype[Any]:
-    """How numpy holds the elements of *local*: packed int4 as its bytes."""
+    """The numpy type of the elements of *local*; packed int4 as bytes."""
     return np.dtype(np.uint8) if local.dtype is INT4 else local.dtype.numpy

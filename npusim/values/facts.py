@@ -1,4 +1,4 @@
-"""What playing a body asks about its micro-ops, found out once for as long as the body lives."""
+"""Facts about the micro-ops of a body that the player needs, computed once per body."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ CrossCoreOp = CrossCoreSetFlag | CrossCoreWaitFlag
 Piece = list[MicroOp | Run] | CrossCoreOp
 """Micro-ops and runs of them between two flags between cores, or one such flag.
 
-Without those that order pipes and those that set registers for nobody.
+Micro-ops that only order pipes, or set registers that are never read, are left out.
 """
 
 SIDE_BY_SIDE: frozenset[type[MicroOp]] = frozenset(
@@ -101,7 +101,7 @@ SIDE_BY_SIDE: frozenset[type[MicroOp]] = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of a body."""
+    """Facts about a body."""
 
     pieces: tuple[Piece, ...]
     stored: frozenset[str]
@@ -113,20 +113,20 @@ class Facts:
     width: int
     """Bytes of its widest operand within the core."""
     adds: bool
-    """Whether it adds to global memory."""
+    """Whether it adds to global memory atomically."""
     traps: bool
     meets: bool
     """Whether it has flags between cores."""
 
 
 _WITHIN_A_CORE = frozenset(ORDERING) - {CrossCoreSetFlag, CrossCoreWaitFlag}
-"""Micro-ops that order others of their core, and do nothing else."""
+"""Micro-ops that only order others of their core."""
 
 _known: WeakKeyDictionary[Body, Facts] = WeakKeyDictionary()
 
 
 def facts_of(body: Body) -> Facts:
-    """What is known of *body*, which is looked at once."""
+    """The facts about *body*, computed once."""
     found = _known.get(body)
     if found is None:
         found = _known[body] = _look(body)
@@ -160,9 +160,10 @@ def _look(body: Body) -> Facts:
 
 
 def _with_effect(ops: list[MicroOp]) -> list[MicroOp]:
-    """*ops* without those that only set registers which are set again before anyone reads them.
+    """*ops* without those that only set registers which are set again before they are read.
 
-    Kernels look at an entry of a list for each row, say: that takes time and yields no value.
+    Kernels read an entry of a list for each row, for example, which takes time and has no effect on
+    values.
     """
     kept: list[MicroOp] = []
     overwritten: set[Register] = set()
@@ -191,7 +192,7 @@ def _drained(ops: list[MicroOp]) -> list[str]:
 
 
 def _width(op: MicroOp) -> int:
-    """Bytes of the widest operand; a copy from or to global memory is not calculated with."""
+    """Bytes of the widest operand; copies from or to global memory do no arithmetic and count 0."""
     if global_operand(op) is not None:
         return 0
     return max((local.nbytes for local in (*reads(op), *writes(op))), default=0)

@@ -1,15 +1,15 @@
-"""Which blocks of a launch are computed side by side, as the lanes of one array.
+"""Selects the blocks of a launch that are computed together, as lanes of one array.
 
-Blocks that run the same bodies in the same order differ only in where their names of global memory
-begin. They do not meet before they have ended, or only where a flag between cores makes all of them
-wait, and the checks have shown that no block touches what another writes without such a flag. So
-micro-op after micro-op may be computed for all of them at once: each has its own buffers and
-registers, and finds in global memory what it would find alone.
+Blocks that run the same bodies in the same order differ only in the offsets of their global memory
+names. They synchronise only at their end, or at a flag between cores that makes all of them wait,
+and the checks have shown that no block accesses what another writes without such a flag. So each
+micro-op may be computed for all of them at once: each block has its own buffers and registers, and
+reads from global memory what it would read alone.
 
-Three things are left alone. Atomic additions round, so their order counts: a block that has one
-runs by itself, and where cores meet all do then. A matrix of the cube is one call of numpy already,
-and is held otherwise (``matrices``). And where a core may trap, the first one in the order of the
-blocks must be the one that is named: batches that meet would have to wait for one that stopped.
+There are three exceptions. Atomic additions round, so their order matters: a block with one runs
+alone, and if its cores synchronise, all blocks do. A matrix of the cube is already one call of
+numpy, and is stored differently (``matrices``). And where a core may trap, the message must name
+the first in block order: batches that synchronise would have to wait for one that stopped.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from npusim.values.facts import Facts, facts_of
 __all__ = ["OPERAND_BYTES", "Batch", "batches"]
 
 Batch = tuple[Block, ...]
-"""Blocks that run side by side, in the order of the launch; one alone is a batch too."""
+"""Blocks that are computed together, in launch order; a single block is a batch too."""
 
 OPERAND_BYTES = 1 << 20
-"""How large an operand may become by lying side by side: two of them, read and written, stay in the
-second cache of a processor of today, which is faster than calling numpy more seldom (measured)."""
+"""Largest operand of a batch: two of them, one read and one written, stay in the second-level
+cache of current processors, which is faster than fewer calls of numpy (measured)."""
 
 
 def batches(blocks: Sequence[Block], calls: Mapping[Program, tuple[Call, ...]]) -> list[Batch]:
-    """*blocks* in batches, in the order of the first of each.
+    """Group *blocks* into batches, ordered by the first block of each.
 
-    *calls* are those of each program, in an order in which they may be computed.
+    *calls* has the calls of each program, in an order in which they may be computed.
     """
     facts = [facts_of(body) for body in {call.body for each in calls.values() for call in each}]
     meets, traps = any(each.meets for each in facts), any(each.traps for each in facts)
@@ -48,14 +48,14 @@ def batches(blocks: Sequence[Block], calls: Mapping[Program, tuple[Call, ...]]) 
     for group in groups.values():
         widest = max((each.width for each in known[blocks[group[0]].program]), default=0)
         most = max(1, OPERAND_BYTES // max(1, widest))
-        # As few batches as that allows, of about the same number of lanes.
+        # As few batches as possible, with about equal numbers of lanes.
         lanes = ceil_div(len(group), ceil_div(len(group), most))
         cut += [group[first : first + lanes] for first in range(0, len(group), lanes)]
     return [tuple(blocks[index] for index in group) for group in sorted(cut)]
 
 
 def _key(block: Block, calls: tuple[Call, ...], facts: Sequence[Facts]) -> tuple[object, ...]:
-    """What blocks that run side by side have in common; nobody else has that of one alone."""
+    """The key that blocks of a batch share; a block that must run alone has a unique one."""
     if any(each.is_alone for each in facts):
         return (block,)
     bodies = tuple(call.body for call in calls)

@@ -1,10 +1,11 @@
-"""Products that are computed later, several tiles as one.
+"""Deferred products, so that several tiles are computed as one.
 
-What the fixpipe writes to global memory need not be there before something reads or writes these
-bytes, or the launch ends. So a product of operands that nobody writes waits for others with the
-same factor, whichever core they are of: an exact one for those of the same columns and other rows,
-as BLAS takes less time for one tall product than for many flat ones; one of few rows for those of
-the same rows and other columns, as little of it is BLAS. Each number is the same.
+Results that the fixpipe writes to global memory are needed only when something reads or writes
+these bytes, or when the launch ends. So a product of operands that are never written waits for
+others with the same factor, on any core. An exact product is joined with those of the same columns
+and other rows, since BLAS is faster for one tall product than for many flat ones; a product of few
+rows with those of the same rows and other columns, since little of it is BLAS. The results are the
+same bit for bit.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ from npusim.values.matrices import Factor, Panels, joined
 __all__ = ["Late", "Place"]
 
 MOST_ROWS = 512
-"""Rows of an exact product: more make it hardly faster (measured)."""
+"""Most rows of an exact product: more make it hardly faster (measured)."""
 MOST_COLUMNS = 1024
-"""Columns of a product of few rows, likewise."""
+"""Most columns of a product of few rows, likewise."""
 MOST_WAITING = 1024
-"""Products that wait at once."""
+"""Most products that wait at once."""
 
 
 class Place(NamedTuple):
-    """Rows of a matrix in the bytes of a tensor, all within its pitch."""
+    """Rows of a matrix in the bytes of a tensor, each within one pitch."""
 
     tensor: int
-    """The identity of its bytes."""
+    """Identity of its bytes."""
     pitch: int
-    """Bytes from row to row of the matrix."""
+    """Bytes from row to row."""
     top: int
     bottom: int
     """One past the last row."""
@@ -48,7 +49,7 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, where: Global, data: object, base_bytes: int) -> Place | None:
-        """What *where* is of *data*, whose name begins at *base_bytes*; None if a row is cut."""
+        """The rows of *data* at *where*, with the name at *base_bytes*; None if a row is cut."""
         pitch = where.stride_bytes
         if not pitch:
             return None
@@ -63,7 +64,7 @@ class _Waiting(NamedTuple):
     left: Factor
     right: Factor
     put: Callable[[Array], None]
-    """Takes the product."""
+    """Called with the product."""
 
     @property
     def is_exact(self) -> bool:
@@ -71,17 +72,17 @@ class _Waiting(NamedTuple):
 
     @property
     def shared(self) -> Factor:
-        """The factor that those have in common with which it is computed."""
+        """The factor that it shares with the products it is joined with."""
         return self.right if self.is_exact else self.left
 
     @property
     def own(self) -> Factor:
-        """The other one."""
+        """The other factor."""
         return self.left if self.is_exact else self.right
 
     @property
     def extent(self) -> int:
-        """Rows or columns of its own."""
+        """Rows or columns of its own factor."""
         return int(self.own.matrix.shape[0 if self.is_exact else 1])
 
 
@@ -92,12 +93,12 @@ class Late:
         self._panels, self._order = panels, order
         self._waiting: list[_Waiting] = []
         self._places = np.empty((MOST_WAITING, 4), np.int64)
-        """Where they go: first row, one past the last, first byte, one past the last."""
+        """Destinations: first row, end row, first byte, end byte."""
         self._tensor: tuple[int, int] | None = None
-        """Tensor and pitch of all of these."""
+        """Tensor and pitch of all destinations."""
 
     def add(self, place: Place, left: Factor, right: Factor, put: Callable[[Array], None]) -> None:
-        """Let `put(product)` write to *place* later; what waits for the same bytes goes first."""
+        """Defer `put(product)` to *place*; first compute those that wait for the same bytes."""
         self.make_way(place)
         if len(self._waiting) == MOST_WAITING or self._tensor != (place.tensor, place.pitch):
             self.flush()
@@ -106,7 +107,7 @@ class Late:
         self._waiting.append(_Waiting(left, right, put))
 
     def make_way(self, place: Place | None) -> None:
-        """Compute all if some may write to *place*, which is used now; None is anywhere."""
+        """Compute all if one of them may write to *place*, about to be used; None is anywhere."""
         if not self._waiting:
             return
         if place is None or self._tensor != (place.tensor, place.pitch):
@@ -118,14 +119,14 @@ class Late:
             self.flush()
 
     def flush(self) -> None:
-        """Compute all."""
+        """Compute all that wait."""
         waiting, self._waiting = self._waiting, []
         with np.errstate(all="ignore"):
             for run in _runs(waiting):
                 self._compute(run)
 
     def _compute(self, run: list[_Waiting]) -> None:
-        """One product for all of *run*."""
+        """Compute *run* as one product."""
         first, axis = run[0], 0 if run[0].is_exact else 1
         own = joined([each.own for each in run], axis)
         product: Array
@@ -141,9 +142,9 @@ class Late:
 
 
 def _runs(waiting: list[_Waiting]) -> Iterator[list[_Waiting]]:
-    """Those with the same shared factor, up to so many rows or columns; neighbours in memory come
-    together."""
-    # Runs of the same rows come one after the other, so that their panel is at hand.
+    """Groups with the same shared factor, up to a number of rows or columns; neighbours in memory
+    come together."""
+    # Groups of the same rows are adjacent, so that their panel is still cached.
     keyed = sorted(waiting, key=lambda each: (each.shared.key(), each.own.address))
     runs: list[list[_Waiting]] = []
     for _, alike in groupby(keyed, lambda each: each.shared.key()):

@@ -1,10 +1,10 @@
-"""Lazy tiles: matrices in L1, L0A, L0B and L0C, held as arrays until their bytes are read.
+"""Lazy tiles: matrices in L1, L0A, L0B and L0C, stored as arrays until their bytes are read.
 
-Writing a tile as the bytes that it has on the chip and reading these as a matrix gives the same
-numbers, but reordering fractals takes long, so it is done only when needed. An accumulator keeps
-the products that it is the sum of until the sum is needed.
+Writing a tile as the bytes it has on the chip and reading these as a matrix gives the same values,
+but reordering fractals is slow, so it is done only when needed. An accumulator stores the products
+that it is the sum of until the sum is needed.
 
-The edges of fractals are the same either way. In L0A and L0B, elements beyond the piece that was
+The edges of fractals do not depend on this. In L0A and L0B, elements beyond the tile that was
 loaded become UNWRITTEN, whatever was there before: a kernel must not depend on them, and zeros
 would hide it if one does. In L0C, elements beyond m and n become zero.
 """
@@ -80,7 +80,7 @@ class L1Tile:
     nz_rows: int
     matrix: Array
     address: int = 0
-    """Where the first element lies, if the matrix views memory that is never written, else 0."""
+    """Host address of the first element if the matrix views memory never written, else 0."""
     end: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -105,7 +105,8 @@ class L1Tile:
         if blocks_n * width != columns:
             padded = np.zeros((rows, blocks_n * width), self.matrix.dtype)
             padded[:, :columns] = self.matrix
-        # (rows, n1 * c0) -> (n1, rows, c0); n1 steps by nz_rows blocks of 32 bytes, a row by one.
+        # (rows, n1 * c0) -> (n1, rows, c0); n1 advances by nz_rows blocks of 32 bytes, a row by
+        # one.
         split = padded.reshape(rows, blocks_n, width).swapaxes(0, 1)
         steps = (self.nz_rows * BLOCK_BYTES, BLOCK_BYTES, 1)
         place = as_strided(raw[self.start :], (blocks_n, rows, BLOCK_BYTES), steps)
@@ -118,7 +119,7 @@ def l1_matrix(raw: Bytes, dtype: DType, nz_rows: int, rows: int, columns: int) -
     steps = (nz_rows * BLOCK_BYTES, BLOCK_BYTES, 1)
     # Nz bytes (n1, rows, 32) -> (rows, n1, 32)
     blocks = as_strided(raw, (blocks_n, rows, BLOCK_BYTES), steps).swapaxes(0, 1)
-    # A copy: the tile must outlive what comes into these bytes next.
+    # A copy, since the tile must outlive the bytes that are written here next.
     whole = _elements(blocks.copy().reshape(rows, -1), dtype)
     return whole[:, :columns]
 
@@ -142,13 +143,13 @@ class L0Tile:
     layout: Layout
     matrix: Array
     address: int = 0
-    """Where the first element lies, if the matrix views memory that is never written, else 0."""
+    """Host address of the first element if the matrix views memory never written, else 0."""
     end: int = field(init=False)
 
     def __post_init__(self) -> None:
         height, width = _fractal(self.buffer, self.dtype)
         rows, columns = self.matrix.shape
-        # A fractal has 512 bytes whatever the type.
+        # A fractal has 512 bytes for every type.
         self.end = self.start + ceil_div(rows, height) * ceil_div(columns, width) * FRACTAL_BYTES
 
     def covers(self, other: LazyTile) -> bool:
@@ -160,7 +161,7 @@ class L0Tile:
         rows_padded, cols_padded = align_up(rows, height), align_up(columns, width)
         padded = self.matrix
         if (rows_padded, cols_padded) != (rows, columns):
-            # Along k, as two int4 that share a byte are neighbours there.
+            # Along k, since two int4 that share a byte are neighbours along k.
             filler = _elements(np.full(BLOCK_BYTES, UNWRITTEN, np.uint8), self.dtype)
             edge = filler[None] if self.buffer == "l0a" else filler[:, None]
             padded = np.tile(edge, (rows_padded // edge.shape[0], cols_padded // edge.shape[1]))
@@ -183,7 +184,7 @@ def l0_matrix(
 
 
 def address_of(matrix: Array) -> int:
-    """Where *matrix* begins in the host's memory."""
+    """Host address of the first element of *matrix*."""
     address: int = matrix.__array_interface__["data"][0]
     return address
 
@@ -193,7 +194,7 @@ class Factor(NamedTuple):
 
     matrix: Array
     address: int = 0
-    """Where the first element lies, if the matrix views memory that is never written, else 0."""
+    """Host address of the first element if the matrix views memory never written, else 0."""
 
     @property
     def is_constant(self) -> bool:
@@ -201,7 +202,7 @@ class Factor(NamedTuple):
         return self.address != 0
 
     def key(self) -> tuple[object, ...]:
-        """What distinguishes it from others, while both live and nobody writes them."""
+        """A key that is unique among factors that are alive and not written."""
         return self.address, self.matrix.shape, self.matrix.strides, self.matrix.dtype.str
 
 
@@ -214,10 +215,10 @@ AnyPanel = TypeVar("AnyPanel", Array, LeftFactor, RightFactor)
 
 
 class Panels:
-    """Operands in the form in which they are multiplied, least recently used first out."""
+    """Operands converted for multiplication, in a cache with least recently used first out."""
 
     def __init__(self, tensor_bytes: int = 0) -> None:
-        """For a launch whose tensors have *tensor_bytes*."""
+        """Size the cache for a launch whose tensors have *tensor_bytes*."""
         self._share = tensor_bytes // PANEL_SHARE
         self._cache: OrderedDict[tuple[object, ...], Panel] = OrderedDict()
         self._nbytes = 0
@@ -227,11 +228,11 @@ class Panels:
         return self._made(factor, "single", _as_single)
 
     def left(self, factor: Factor, order: CubeOrder) -> LeftFactor:
-        """The floats of *factor* `(m, k)`."""
+        """*factor* `(m, k)` as floats."""
         return self._made(factor, ("left", order), lambda x: LeftFactor.of(x, order))
 
     def right(self, factor: Factor, order: CubeOrder) -> RightFactor:
-        """The floats of *factor* `(k, n)`."""
+        """*factor* `(k, n)` as floats."""
         return self._made(factor, ("right", order), lambda x: RightFactor.of(x, order))
 
     def _made(self, factor: Factor, form: object, make: Callable[[Array], AnyPanel]) -> AnyPanel:
@@ -255,9 +256,9 @@ def _as_single(matrix: Array) -> Array:
 
 
 PANEL_BYTES = 1 << 25
-"""Bytes that Panels keeps at least: some operands of 512 x 2048."""
+"""Least capacity of Panels in bytes: some operands of 512 x 2048."""
 PANEL_SHARE = 3
-"""It holds a third of the bytes of large tensors: a run takes little more than they do."""
+"""Its capacity is a third of the bytes of large tensors, so a run uses little more memory."""
 
 
 @dataclass(slots=True)
@@ -271,7 +272,7 @@ class Accumulator:
     order: CubeOrder
     panels: Panels
     initial: Array
-    """`(m, n)`, or anything that broadcasts to it."""
+    """`(m, n)`, or an array that broadcasts to it."""
     terms: list[Term] = field(default_factory=list)
     end: int = field(init=False)
 
@@ -293,8 +294,8 @@ class Accumulator:
         for group in _groups(self.terms):
             is_joinable = self._is_joinable(group)
             if is_joinable and self.dtype is INT32:
-                # An exact sum has no order. Kernels begin k here and there; by address, pieces of
-                # an operand are neighbours again.
+                # An exact sum does not depend on order. Kernels may start at any k; sorted by
+                # address, pieces of an operand are adjacent again.
                 group.sort(key=lambda term: term[0].address)
             for terms in [group] if is_joinable else [[term] for term in group]:
                 self._add(joined([a for a, _ in terms], 1), joined([b for _, b in terms], 0))
@@ -304,9 +305,9 @@ class Accumulator:
         return self.initial
 
     def constant_product(self) -> Term | None:
-        """The factors of what is all of it, if both are of memory that is never written.
+        """The factors if it is one product of memory that is never written, else None.
 
-        None unless the product is exact or of few rows.
+        The product must also be exact or have few rows.
         """
         is_exact = self.dtype is INT32
         if self.initial.ndim or self.initial or not self.terms:
@@ -320,10 +321,10 @@ class Accumulator:
         return (left, right) if left.is_constant and right.is_constant else None
 
     def _is_joinable(self, group: list[Term]) -> bool:
-        """Whether one sum of *group* is that of one product after the other."""
+        """Whether *group* as one product gives the same sum as one product after the other."""
         if self.dtype is not INT32 or len(group) == 1:
             return True
-        # Each Mmad saturates at int32, a joined product only once: no partial sum may get that far.
+        # Each Mmad saturates at int32, a joined product only once, so no partial sum may reach it.
         length = sum(int(a.matrix.shape[1]) for a, _ in group)
         largest = max(int(self.initial.max()), -int(self.initial.min()))
         return largest + length * LARGEST_PRODUCT < 1 << 31
@@ -344,13 +345,13 @@ class Accumulator:
 
 
 LARGEST_PRODUCT = 1 << 14
-"""The largest product of two int8: -128 times itself."""
+"""The largest product of two int8: -128 squared."""
 LONGEST = 1 << 15
-"""Products are joined up to this k."""
+"""Largest k of joined products."""
 
 
 def _groups(terms: list[Term]) -> Iterator[list[Term]]:
-    """Split *terms* into runs that can be one product: the cube's blocks of k stay the same."""
+    """Split *terms* into runs that can be one product with the same k blocks of the cube."""
     group: list[Term] = []
     length = 0
     for a, b in terms:
@@ -366,12 +367,12 @@ def _groups(terms: list[Term]) -> Iterator[list[Term]]:
 
 
 def joined(factors: list[Factor], axis: int) -> Factor:
-    """Pieces of an operand one after the other along *axis*; neighbours in memory as a view."""
+    """Concatenate pieces of an operand along *axis*; neighbours in memory become one view."""
     first = factors[0].matrix
     if len(factors) == 1:
         return factors[0]
     if _are_neighbours(factors, axis):
-        # One view, nothing copied.
+        # One view, without a copy.
         length = sum(factor.matrix.shape[axis] for factor in factors)
         shape = (first.shape[0], length) if axis else (length, first.shape[1])
         return Factor(as_strided(first, shape, first.strides), factors[0].address)
@@ -379,7 +380,7 @@ def joined(factors: list[Factor], axis: int) -> Factor:
 
 
 def _are_neighbours(factors: list[Factor], axis: int) -> bool:
-    """Whether all lie one after the other along *axis* in constant memory, with equal strides."""
+    """Whether all are contiguous along *axis* in constant memory, with equal strides."""
     first, address = factors[0]
     for matrix, start in factors:
         if not (
@@ -400,6 +401,6 @@ def l0c_matrix(raw: Bytes, dtype: DType, nz_rows: int, shape: tuple[int, int]) -
     assert dtype in (FLOAT32, INT32)
     blocks_n = ceil_div(n, FRACTAL_ROWS)
     count = blocks_n * nz_rows * FRACTAL_ROWS
-    # (n1, nz_rows, 16) -> (nz_rows, n1 * 16), of which m x n are the matrix
+    # (n1, nz_rows, 16) -> (nz_rows, n1 * 16), of which the first m x n are the matrix
     blocks = raw[: dtype.nbytes(count)].view(dtype.numpy).reshape(blocks_n, nz_rows, FRACTAL_ROWS)
     return blocks.swapaxes(0, 1).reshape(nz_rows, -1)[:m, :n]

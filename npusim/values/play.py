@@ -1,4 +1,4 @@
-"""Computes the values of a launch: the program of each core, in an order that the flags allow."""
+"""Computes the values of a launch: the program of each core, in an order that flags allow."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ __all__ = ["DEFAULT_MODEL", "Model", "Player", "bases_of", "moved", "ordered"]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """How values are computed."""
+    """Options for computing values."""
 
     cube_order: CubeOrder = "k16"
-    """How many products of fp16 or bf16 the cube adds up exactly before it rounds."""
+    """How many products of fp16 or bf16 the cube sums exactly before it rounds."""
     byte_exact: bool = False
-    """Keep L1 and L0 as bytes all the time, and compute each block by itself: the same values, more
+    """Store L1 and L0 as bytes at all times, and compute each block alone: the same values, more
     slowly."""
 
 
@@ -66,24 +66,24 @@ class Player:
         self._has_cross_core_flags = any(
             facts_of(body).meets for program in programs for body in bodies[program]
         )
-        # Where bytes are to be exact at any time, nothing waits.
+        # Byte-exact memory does not allow deferred products.
         self._late = None if model.byte_exact else Late(self._panels, model.cube_order)
         self._late_tensors = set() if model.byte_exact else late
         self._buffers: dict[tuple[str, int], Buffers] = {}
         self._repeated: dict[tuple[object, ...], Buffers] = {}
         """Kind of core, lanes and repeats -> buffers of calls that are computed together."""
         self._trapped: dict[int, str] = {}
-        """Place of a block in the launch -> why it stopped."""
+        """Index of a block in the launch -> why it stopped."""
 
     def run(self, progress: Callable[[float], None] | None = None) -> None:
-        """Run all blocks; *progress* is called with the share that has begun."""
+        """Run all blocks; *progress* is called with the share that has started."""
         with one_thread():
             self._run(progress)
 
     def _run(self, progress: Callable[[float], None] | None) -> None:
         batches = self._batches()
         if self._has_cross_core_flags:
-            # Blocks side by side go on together, and cores that take turns might wait for ever.
+            # Blocks of a batch advance together, so cores that take turns might deadlock.
             flags = {batch: self._flags(batch[0]) for batch in batches}
             if not _meet(flags, CrossCoreFlagCounts(self._blocks)):
                 batches = [(block,) for block in self._blocks]
@@ -104,13 +104,13 @@ class Player:
                     yield piece
 
     def _batches(self) -> list[Batch]:
-        """The blocks, those together that are computed side by side."""
+        """The blocks, grouped into those that are computed together."""
         if self._model.byte_exact:
             return [(block,) for block in self._blocks]
         return batches(self._blocks, self._calls)
 
     def _play(self, batch: Batch) -> Iterator[CrossCoreOp]:
-        """Run the blocks of *batch* side by side, stopping at each flag between cores."""
+        """Run the blocks of *batch* together, stopping at each flag between cores."""
         first = batch[0]
         if any(place < self._blocks.index(first) for place in self._trapped):
             return
@@ -142,7 +142,7 @@ class Player:
             self._stop(batch[lane], reason)
 
     def _run_repeat(self, repeat: Repeat, kind: str, body: Body, before: State) -> None:
-        """Compute the calls of *repeat*, whose first one would begin with *before*."""
+        """Compute the calls of *repeat*, of which the first one would start from *before*."""
         key = kind, *before.lead, repeat.count
         if key not in self._repeated:
             lanes = before.lead[0] if before.lead else None
@@ -157,16 +157,16 @@ class Player:
         run(ops, state)
 
     def _stop(self, block: Block, reason: str) -> None:
-        """*block* trapped. It is named in the end, unless one before it in the launch does too.
+        """Record that *block* trapped; in the end the first one in launch order is reported.
 
-        Raises TrapError at once where others may wait for *block*: blocks run alone there.
+        Raises TrapError at once where others may wait for *block*, since blocks run alone there.
         """
         self._trapped[self._blocks.index(block)] = message = f"{reason} (core {block.core})"
         if self._has_cross_core_flags:
             raise TrapError(message)
 
     def _fresh(self, kind: str, lanes: int) -> Buffers:
-        """Empty buffers; batches that run one after the other, each to its end, share them."""
+        """Empty buffers; batches that run to their end one after the other share them."""
         key = kind, lanes
         if self._has_cross_core_flags or key not in self._buffers:
             core, byte_exact = self._spec.cores[kind], self._model.byte_exact
@@ -177,7 +177,7 @@ class Player:
         return self._buffers[key]
 
     def _bound(self, batch: Batch) -> dict[str, Memory]:
-        """What the names of global memory mean to the blocks of *batch*."""
+        """The bindings of global memory names for the blocks of *batch*."""
         memories = {}
         for name, bound in batch[0].bindings.items():
             data = self._data[bound.tensor]
@@ -198,9 +198,9 @@ def _meet(
     flags: CrossCoreFlagCounts,
     progress: Callable[[float], None] | None = None,
 ) -> bool:
-    """Let batches go on from flag to flag, always the first that can; whether all come to an end.
+    """Run batches from flag to flag, always the first that can; return whether all finish.
 
-    *progress* is called with the share of the blocks that has begun.
+    *progress* is called with the share of the blocks that has started.
     """
     left, begun = dict(plays), 0
     blocks = sum(len(batch) for batch in plays)
@@ -227,15 +227,15 @@ def _meet(
 
 @dataclass(slots=True)
 class _Wait:
-    """*batch* stands at *op*."""
+    """*batch* waits at *op*."""
 
     batch: Batch
     op: CrossCoreWaitFlag
     up: int = 0
-    """For so many of the first of its blocks the flag is up, and stays so until they pass."""
+    """For this many of its first blocks the flag is set, and stays so until they pass."""
 
     def is_over(self, flags: CrossCoreFlagCounts) -> bool:
-        """Let all of the batch pass if the flag is up for each."""
+        """Let the whole batch pass if the flag is set for each block."""
         while self.up < len(self.batch):
             if not flags.is_up(self.batch[self.up], self.op):
                 return False
@@ -246,7 +246,7 @@ class _Wait:
 
 
 def ordered(program: Program, order: Sequence[int]) -> tuple[Call, ...]:
-    """The calls of *program*; if program order is not allowed, one call in *order*, which is."""
+    """The calls of *program*; if program order is not possible, one call in *order*, which is."""
     if isinstance(order, range):
         return program.calls
     ops = renamed(program.ops)
@@ -254,7 +254,7 @@ def ordered(program: Program, order: Sequence[int]) -> tuple[Call, ...]:
 
 
 def _memories(bound: dict[str, Memory], calls: tuple[Call, ...]) -> dict[str, Memory]:
-    """What names mean in *calls*, one of each block; *bound* is what they mean to the blocks."""
+    """The bindings in *calls*, one per block, from *bound*, those of the blocks."""
     shifted = {name for call in {id(call): call for call in calls}.values() for name in call.shifts}
     memories = dict(bound)
     for name in shifted.intersection(bound):
@@ -265,12 +265,12 @@ def _memories(bound: dict[str, Memory], calls: tuple[Call, ...]) -> dict[str, Me
 
 
 def bases_of(batch: Batch, name: str) -> Sequence[int]:
-    """Where *name* of global memory begins to each block of *batch*."""
+    """Where *name* of global memory begins for each block of *batch*."""
     return _evenly(tuple(block.bindings[name].base_bytes for block in batch))
 
 
 def moved(bases: Sequence[int], name: str, calls: tuple[Call, ...]) -> Sequence[int]:
-    """Where *name* begins in *calls*, one of each block; to the blocks it begins at *bases*."""
+    """Where *name* begins in *calls*, one per block, if it begins at *bases* for the blocks."""
     first, *others = calls
     by = first.shifts.get(name, 0)
     if any(call is not first for call in others):
@@ -283,7 +283,7 @@ def moved(bases: Sequence[int], name: str, calls: tuple[Call, ...]) -> Sequence[
 
 
 def _evenly(bases: tuple[int, ...]) -> Sequence[int]:
-    """*bases*, as a range where they lie equally far apart."""
+    """*bases*, as a range if they are equally spaced."""
     if len(bases) < 2 or bases[1] <= bases[0]:
         return bases
     even = range(bases[0], bases[-1] + 1, bases[1] - bases[0])

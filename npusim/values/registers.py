@@ -1,8 +1,8 @@
 """Registers in programs that are not computed in program order.
 
-The scalar unit hands a register's contents out with a micro-op, which may wait in the queue of its
-pipe while the register is set again. Computed later, it would find the new contents; so each time
-that a register is set it gets a new name.
+The scalar unit issues the contents of a register with a micro-op, which may wait in the queue of
+its pipe while the register is set again. If computed later, it would read the new contents; so a
+register gets a new name each time it is set.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ __all__ = ["renamed"]
 
 
 def renamed(ops: Iterable[MicroOp]) -> list[MicroOp]:
-    """*ops*, in program order, with a new register for each time that one is set."""
+    """*ops*, in program order, with a new register name for each assignment."""
     times: Counter[Register] = Counter()
     return [_renamed(op, times) for op in ops]
 
 
 def _renamed(op: MicroOp, times: Counter[Register]) -> MicroOp:
-    """*op* with the registers that are meant; *times* is how often each was set so far."""
+    """*op* with the registers it refers to; *times* counts the assignments of each so far."""
     if isinstance(op, ScalarLoop):
-        # Rounds set each register before they read it.
+        # Iterations set each register before they read it.
         return replace(op, body=tuple(_renamed(part, times) for part in op.body))  # type: ignore[misc]
     changes: dict[str, Register] = {}
     named = [role for role in op.roles if role.memory == "register"]

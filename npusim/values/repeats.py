@@ -1,9 +1,9 @@
-"""Calls of one body that follow each other, computed together.
+"""Consecutive calls of one body, computed together.
 
-Kernels take row after row, or tile after tile, by the same micro-ops: the calls differ only in
-where their names of global memory begin. Where no call needs what another one leaves behind, all
-but the last may be computed side by side, as blocks are (``lanes``). The last one is computed as it
-stands, and leaves the buffers as all of them would have.
+Kernels process row after row, or tile after tile, with the same micro-ops: the calls differ only
+in the offsets of their global memory names. If no call needs what another one leaves behind, all
+but the last may be computed together, as blocks are (``lanes``). The last one is computed normally,
+and leaves the buffers as all of them would have.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from npusim.values.semantics.state import Memory, State
 __all__ = ["Repeat", "repeat_at"]
 
 LEAST = 3
-"""Calls that are worth a look at their body."""
+"""Fewest calls for which analysing their body pays."""
 
 WRITES_ALL: frozenset[type[MicroOp]] = frozenset(
     (
@@ -57,21 +57,21 @@ WRITES_ALL: frozenset[type[MicroOp]] = frozenset(
         *(Select, Transpose, Unary),
     )
 )
-"""Micro-ops that write each byte of an operand without gaps."""
+"""Micro-ops that write each byte of a contiguous operand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """*count* calls from some call on, of one body."""
+    """*count* consecutive calls of one body."""
 
     count: int
     steps: Mapping[str, int]
     """Name of global memory -> bytes from a call to the next."""
     inputs: tuple[Local, ...]
-    """What the body reads in the buffers of what lay there before."""
+    """What the body reads in the buffers before writing it."""
 
     def memories(self, first: Mapping[str, Memory]) -> dict[str, Memory]:
-        """What names mean to all of them; *first* is what they mean to the first one."""
+        """The bindings of all calls; *first* are those of the first one."""
         return {
             name: Memory(
                 memory.data,
@@ -85,12 +85,12 @@ class Repeat:
         }
 
     def state(self, before: State, buffers: Buffers) -> State:
-        """What they begin with, in *buffers*; *before* is what the first one would."""
+        """Their initial state, in *buffers*; *before* is that of the first call."""
         for local in self.inputs:
             there = before.buffers.view(local)
             buffers.view(local)[...] = there[..., None, :]
         registers = {
-            # Lanes come first, if they differ, and a repeat knows its own.
+            # Registers that differ between lanes have the lanes as first axis.
             name: values if values.ndim == 1 else values[:, None]
             for name, values in before.registers.items()
         }
@@ -110,9 +110,9 @@ class Repeat:
 def repeat_at(
     place: int, calls: Sequence[Sequence[Call]], bound: Mapping[str, Memory]
 ) -> Repeat | None:
-    """The calls from *place* on that may be computed together; None if that is not worth it.
+    """The calls from *place* on that may be computed together; None if it does not pay.
 
-    *calls* are those of each lane in order, *bound* what names mean to the lanes.
+    *calls* are those of each lane in order, *bound* the bindings of the lanes.
     """
     first = calls[0]
     body = first[place].body
@@ -134,7 +134,7 @@ def repeat_at(
 
 
 def _are_apart(facts: _Independent, steps: Mapping[str, int], bound: Mapping[str, Memory]) -> bool:
-    """Whether no call touches in global memory what another one writes, nor what comes late."""
+    """Whether no call accesses global memory that another one writes, or that is written late."""
     tensors = {name: id(memory.data) for name, memory in bound.items()}
     stored = {tensors[name] for name in facts.stored}
     return (
@@ -146,7 +146,7 @@ def _are_apart(facts: _Independent, steps: Mapping[str, int], bound: Mapping[str
 
 
 def _distinct(calls: Sequence[Sequence[Call]], place: int) -> Iterable[Sequence[Call]]:
-    """The lanes of *calls* with another call at *place*, one of each."""
+    """The lanes of *calls* that differ in the call at *place*, one of each."""
     return {id(lane[place]): lane for lane in calls}.values()
 
 
@@ -157,20 +157,20 @@ def _steps(one: Call, other: Call) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Independent:
-    """What calls of a body need that does not come from each other."""
+    """Dependences of the calls of a body on global memory and initial buffers only."""
 
     inputs: tuple[Local, ...]
     loaded: frozenset[str]
     """Names of global memory that it reads."""
     stored: Mapping[str, int]
-    """Name of global memory that it writes -> bytes from the first to the last of them."""
+    """Name of global memory that it writes -> bytes from the first to the last written."""
 
 
 _known: WeakKeyDictionary[Body, _Independent | None] = WeakKeyDictionary()
 
 
 def _independent(body: Body) -> _Independent | None:
-    """What *body* needs of what was there before; None if a call leaves it to the next one."""
+    """What *body* needs from before it; None if a call leaves data for the next one."""
     if body not in _known:
         facts = facts_of(body)
         is_free = not (facts.is_alone or facts.meets or facts.traps)
@@ -181,7 +181,7 @@ def _independent(body: Body) -> _Independent | None:
 def _look(ops: Sequence[MicroOp]) -> _Independent | None:
     needed, touched, covered = _Bytes(), _Bytes(), _Bytes()
     read, is_set = set[str](), set[str]()
-    # A place that is read or written so once more changes nothing.
+    # Reading or writing a range again in the same way changes nothing.
     sources, results = set[Local](), set[tuple[Local, bool]]()
     for op in ops:
         for local in reads(op):
@@ -217,33 +217,33 @@ def _extent(places: Sequence[Global]) -> int:
 
 
 class _Bytes:
-    """Bytes of the buffers."""
+    """A set of bytes in the buffers."""
 
     def __init__(self) -> None:
         self._of: dict[str, NDArray[np.bool_]] = {}
 
     def _until(self, buffer: str, end: int) -> NDArray[np.bool_]:
-        """Whether each byte of *buffer* is one of them, at least up to *end*."""
+        """Whether each byte of *buffer* is in the set, at least up to *end*."""
         found = self._of.get(buffer, np.zeros(0, np.bool_))
         if found.size < end:
             found = self._of[buffer] = np.concatenate([found, np.zeros(end - found.size, np.bool_)])
         return found
 
     def add(self, local: Local, but: _Bytes | None = None) -> None:
-        """Those from the first to the last of *local*, if they are not in *but*."""
+        """Add the bytes from the first to the last of *local*, except those in *but*."""
         start, end = local.offset_bytes, local.end_bytes
         there = self._until(local.buffer, end)[start:end]
         there |= True if but is None else ~but._until(local.buffer, end)[start:end]
 
     def meets(self, others: _Bytes) -> bool:
-        """Whether some are in *others*, too."""
+        """Whether some bytes are also in *others*."""
         return any(
             bool((found & others._until(buffer, found.size)[: found.size]).any())
             for buffer, found in self._of.items()
         )
 
     def locals(self) -> tuple[Local, ...]:
-        """They as operands."""
+        """The set as operands."""
         found = []
         for buffer, bytes_ in self._of.items():
             edges = np.flatnonzero(np.diff(bytes_, prepend=False, append=False))

@@ -1,8 +1,8 @@
-"""A launch whose values are computed again and again, each time on other tensors.
+"""A launch whose values are computed repeatedly, each time on other tensors.
 
-A small launch takes less time than it does to find out what its blocks have in common, where their
-names of global memory begin and whether flags meet. All of that is found out once here, and what is
-left is the micro-ops.
+A small launch takes less time than finding out which of its blocks can be joined, where their names
+of global memory begin and whether flags match. All of that is done once here; what remains is the
+micro-ops.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from npusim.values.semantics.state import Bytes
 __all__ = ["MOST_BLOCKS", "Replay"]
 
 MOST_BLOCKS = 8
-"""Blocks of a launch that is small; those of larger ones are looked at anew in each call."""
+"""Most blocks of a small launch; larger ones are analysed in each call."""
 
 
 class _Name(NamedTuple):
-    """What a name of global memory means in a step, as `Memory` without the bytes."""
+    """The binding of a name in a step, like `Memory` without the bytes."""
 
     name: str
     tensor: str
@@ -40,14 +40,14 @@ class _Name(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """A call of each block of a batch."""
+    """One call for each block of a batch."""
 
     names: tuple[_Name, ...]
     ops: Sequence[MicroOp | Run]
 
 
 class Replay:
-    """The values of *blocks*, vector cores that do not meet; safe for several threads."""
+    """The values of *blocks*, vector cores that do not synchronise; safe for several threads."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Replay:
         spec: DeviceSpec,
         orders: Mapping[Program, Sequence[int]],
     ) -> Replay | None:
-        """None for a launch that is not small, or whose blocks meet, trap or use the cube."""
+        """None if the launch is not small, or its blocks synchronise, trap or use the cube."""
         bodies = {body for block in blocks for body in block.program.bodies}
         if len(blocks) > MOST_BLOCKS or any(map(_is_more, map(facts_of, bodies))):
             return None
@@ -100,7 +100,7 @@ class Replay:
 
     @property
     def nbytes(self) -> int:
-        """What its buffers take, roughly."""
+        """Approximate bytes of its buffers."""
         return sum(buffers.nbytes for buffers, _ in self._batches)
 
     def run(self, data: Mapping[str, Bytes]) -> None:

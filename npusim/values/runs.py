@@ -1,16 +1,16 @@
-"""Runs: micro-ops that differ in where their operands lie only, computed as one.
+"""Runs: micro-ops that differ only in the addresses of their operands, computed as one.
 
-Kernels take the rows of a tile one after the other, each by a separate instruction, which costs
-numpy a call for a few hundred elements. Where operands go on by the same number of bytes from one
-instruction to the next, the rows are an axis of one array, and there is one call for all of them.
+Kernels process the rows of a tile one after the other, each by a separate instruction, which costs
+one call of numpy for a few hundred elements. If operands advance by a constant number of bytes from
+one instruction to the next, the rows are an axis of one array, and one call computes all of them.
 There are two kinds:
 
-* what adds row after row to a total, or takes the larger or smaller: numpy reduces along the axis,
+* micro-ops that accumulate row after row by sum, maximum or minimum: numpy reduces along the axis,
   in the same order;
-* what leaves each of its results where no other one of the run reads or writes.
+* micro-ops that write results where no other one of the run reads or writes.
 
-And a row that is halved again and again, by the larger or smaller of its two halves, waits for what
-is asked of it (:class:`Halved`).
+A row that is halved repeatedly by the maximum or minimum of its two halves is evaluated only when
+its result is read (:class:`Halved`).
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from npusim.isa import BLOCK_BYTES, Binary, Copy, Local, MicroOp
 __all__ = ["FIELDS", "Accumulated", "Halved", "Run", "Swept", "with_runs"]
 
 LEAST = 4
-"""Micro-ops that are worth an array with one more axis."""
+"""Fewest micro-ops for which an array with one more axis pays."""
 ACCUMULATING = ("add", "min", "max")
 FIELDS: dict[type[MicroOp], tuple[str, ...]] = {Binary: ("a", "b", "dst"), Copy: ("src", "dst")}
-"""Kinds of micro-ops that are swept -> their operands, what is written last."""
+"""Kinds of micro-ops that can be swept -> their operands, the written one last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accumulated:
-    """`total = total op row` for each of *count* rows, the first one *row*, in order."""
+    """`total = total op row` for each of *count* rows in order, of which *row* is the first."""
 
     first: Binary
     count: int
     step_bytes: int
-    """From row to row."""
+    """Bytes from row to row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """*first*, and as many more as make *count*, each with its operands further on."""
+    """*count* micro-ops from *first* on, each with its operands advanced."""
 
     first: Binary | Copy
     count: int
@@ -56,13 +56,13 @@ class Swept:
 
 @dataclass(frozen=True, slots=True)
 class Halved:
-    """The smaller or larger of both halves of a row, then of those of the first half, and so on."""
+    """The minimum or maximum of both halves of a row, then of the halves of that, and so on."""
 
     ops: tuple[Binary, ...]
 
     @property
     def row(self) -> Local:
-        """What is halved."""
+        """The row that is halved."""
         half = self.ops[0].dst
         return Local(half.buffer, half.offset_bytes, half.dtype, 2 * half.count)
 
@@ -71,7 +71,7 @@ Run = Accumulated | Swept | Halved
 
 
 def with_runs(ops: Sequence[MicroOp]) -> list[MicroOp | Run]:
-    """*ops*, which are computed in order, with those that are a run as one."""
+    """*ops*, which are computed in order, with each run joined into one."""
     found: list[MicroOp | Run] = []
     for first, end in _alike(ops):
         run = _run(ops[first], ops[first + 1], end - first) if end - first >= LEAST else None
@@ -80,7 +80,7 @@ def with_runs(ops: Sequence[MicroOp]) -> list[MicroOp | Run]:
 
 
 def _with_halved(ops: list[MicroOp | Run]) -> list[MicroOp | Run]:
-    """*ops* with those that halve a row as one."""
+    """*ops* with those that halve a row joined into one."""
     found: list[MicroOp | Run] = []
     halving: list[Binary] = []
     for op in [*ops, None]:
@@ -95,7 +95,7 @@ def _with_halved(ops: list[MicroOp | Run]) -> list[MicroOp | Run]:
 
 
 def _halves(op: Binary, before: list[Binary]) -> bool:
-    """Whether *op* halves what the last one of *before* has left, or a row if there is none."""
+    """Whether *op* halves the result of the last one of *before*, or a row if there is none."""
     dst, other = op.dst, op.b
     if op.op not in ("min", "max") or dst.dtype is not FLOAT32 or dst != op.a:
         return False
@@ -106,7 +106,7 @@ def _halves(op: Binary, before: list[Binary]) -> bool:
 
 
 def _alike(ops: Sequence[MicroOp]) -> Iterator[tuple[int, int]]:
-    """Pieces of *ops*, of one micro-op or of several whose operands go on by the same steps."""
+    """Slices of *ops*: single micro-ops, or several whose operands advance by constant steps."""
     first = 0
     while first < len(ops):
         end, steps = first + 1, None
@@ -120,7 +120,7 @@ def _alike(ops: Sequence[MicroOp]) -> Iterator[tuple[int, int]]:
 
 
 def _steps(one: MicroOp, other: MicroOp) -> tuple[int, ...] | None:
-    """By how many bytes operands go on from *one* to *other*; None if more than that differs."""
+    """Bytes by which operands advance from *one* to *other*; None if they differ in more."""
     fields = FIELDS.get(type(one))
     if fields is None or type(one) is not type(other):
         return None
@@ -136,18 +136,18 @@ def _steps(one: MicroOp, other: MicroOp) -> tuple[int, ...] | None:
 
 
 def _shape(local: Local) -> tuple[object, ...]:
-    """All of *local* but where it begins."""
+    """All fields of *local* except its offset."""
     strides = local.block_stride, local.repeat_stride, local.repeat_blocks
     return local.buffer, local.dtype, local.count, strides, local.mask
 
 
 def _run(first: MicroOp, second: MicroOp, count: int) -> Accumulated | Swept | None:
-    """*count* micro-ops from *first* and *second* on as one, where that gives the same."""
+    """*count* micro-ops, of which *first* and *second* are the first, as one, if equivalent."""
     steps = _steps(first, second)
     assert isinstance(first, Binary | Copy)
     assert steps is not None
     operands = [getattr(first, name) for name in FIELDS[type(first)]]
-    # A mask may let an operand begin within a block.
+    # A mask may make an operand begin within a block.
     if any(number % BLOCK_BYTES for number in (*steps, *(x.offset_bytes for x in operands))):
         return None
     places = [_blocks(x, count, step) for x, step in zip(operands, steps, strict=True)]
@@ -162,7 +162,7 @@ def _accumulated(
     first: Binary, count: int, step_bytes: int, places: list[NDArray[np.int64]]
 ) -> Accumulated | None:
     is_plain = first.dst.dtype is FLOAT32 and not (first.dst.is_strided or first.b.is_strided)
-    # A single column would be added up in another order.
+    # numpy would add up a single column in another order.
     if first.op not in ACCUMULATING or not is_plain or first.dst.count == 1 or step_bytes <= 0:
         return None
     _, rows, total = places
@@ -171,7 +171,7 @@ def _accumulated(
 
 
 def _blocks(local: Local, count: int, step_bytes: int) -> NDArray[np.int64]:
-    """`(count, blocks)`: which blocks of its buffer each of *count* operands touches."""
+    """`(count, blocks)`: the blocks of the buffer that each of *count* operands touches."""
     repeats, within = np.divmod(np.arange(ceil_div(local.nbytes, BLOCK_BYTES)), local.repeat_blocks)
     places = repeats * local.repeat_stride + within * local.block_stride
     starts = local.offset_bytes + step_bytes * np.arange(count)
@@ -179,7 +179,7 @@ def _blocks(local: Local, count: int, step_bytes: int) -> NDArray[np.int64]:
 
 
 def _are_apart(places: list[NDArray[np.int64]]) -> bool:
-    """Whether none of a run reads or writes what another one writes; results come last."""
+    """Whether no micro-op of a run accesses what another one writes; results come last."""
     written = places[-1]
     if len(np.unique(written)) < written.size:
         return False

@@ -102,6 +102,10 @@ def test_errors_are_of_kernels_that_take_as_long() -> None:
     )
     short = accuracy_of(KIND, 9.99)
     assert (short.rows, short.span, short.median) == (1, "below 10 us", 0.4)
+    assert str(short) == (
+        "expected error: 40 % or so: npusim is 40 % too slow for the only measured kernel of this "
+        "kind, below 10 us"
+    )
 
 
 def test_of_enough_kernels_the_bound_is_one_of_theirs() -> None:

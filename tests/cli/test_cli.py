@@ -10,6 +10,7 @@ from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic, sleep
+from typing import get_args
 
 import ml_dtypes
 import numpy as np
@@ -835,6 +836,10 @@ def test_files_get_lines(
     capsys.readouterr()
     sleep(0.05)
     assert capsys.readouterr() == ("", "")
+
+
+def test_every_stage_has_words() -> None:
+    assert set(progress.STAGES) == set(get_args(chip.Stage))
 
 
 def test_short_runs_lack_a_bar(

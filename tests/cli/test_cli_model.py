@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,9 @@ def test_it_prints_what_a_step_takes_and_what_it_is_made_of(path: Path) -> None:
 
     assert (code, err) == (0, "")
     assert lines[0] == "Qwen3ForCausalLM, float, on 2 x ascend910b2, served by vllm-ascend"
-    assert lines[1].startswith("decode: 2 requests of 256 tokens make ")
+    assert re.fullmatch(
+        r"decode: 2 requests of 256 tokens: [\d,]+ tokens a second, \d+\.\d each", lines[1]
+    )
     assert lines[3] == "memory: 10.5 MB of weights and 1.57 MB of caches on each card, of 68.7 GB"
     first = [line.split(" ")[0] for line in lines[7:12]]
     assert first == ["kernels", "gaps", "communication", "rest", "TPOT,"]
@@ -156,9 +159,22 @@ def test_a_sweep_writes_a_table_json_and_a_picture(path: Path, tmp_path: Path) -
 
 def test_a_sweep_of_a_model_takes_its_own_variables(path: Path) -> None:
     names = "tp, ep, dp, batch, context, prompt, quant, engine"
-    example = "write for example -a batch={1,8,64}"
+    example = "write for example --batch 1,8,64"
     for word in ("rows=3", "batch", "batch=1"):
         message = f"sweep: -a must give each of {names} once at most, not '{word}'; {example}"
         refused(2, message, "sweep", path, "-d", "A2", "-a", "batch=2", "-a", word)
-    message = f"sweep: a model must be swept by -d and -a alone, not by --template; {example}"
+    message = "sweep: a model must be swept by -d and by what npusim model takes, not by --template"
+    message = f"{message}; {example}"
     refused(2, message, "sweep", path, "-d", "A2", "--template", "all")
+
+
+def test_a_sweep_of_a_model_takes_the_options_of_one(path: Path) -> None:
+    _, braced, _ = swept(path, "-d", "A2", "-a", "tp={1,2}", "-a", "batch=4")
+    for where in (path, path.parent):
+        code, rows, _ = swept(where, "-d", "A2", "--tp", "1,2", "--batch", 4)
+        assert (code, rows) == (0, braced)
+    message = (
+        "sweep: --tp must come with the config.json of a model, not with 'matmul'; an attribute of "
+        "an operator is swept by -a 'tp={1,2}'"
+    )
+    refused(2, message, "sweep", "matmul", "-d", "A2", "--tp", "1,2")

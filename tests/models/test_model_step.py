@@ -303,8 +303,8 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
         "Qwen3ForCausalLM",
         {"quant": "w4a16"},
         "vllm-ascend must have kernels of attention for the weights, but has them for float, w8a8, "
-        "w8a8-static, not w4a16; take another quant or engine, or give it kernels.attention.w4a16 "
-        "in a file that extends it",
+        "w8a8-static, not w4a16; take another quant or the engine mindie, or give it "
+        "kernels.attention.w4a16 in a file that extends it",
     ),
 }
 

@@ -39,7 +39,7 @@ def test_the_table_of_numbers_is_that_of_the_engines() -> None:
 
 
 def test_the_table_of_words_is_that_of_the_engines() -> None:
-    words = PAGE.partition("## The words of lists")[2].partition("\n## ")[0]
+    words = PAGE.partition("## The names of kernels in engine files")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", words, re.MULTILINE)
     assert dict(rows) == WORDS
 

@@ -35,7 +35,7 @@ def test_tiles_are_shares_of_the_whole_time(tmp_path: Path) -> None:
     assert time == (f"{time_us:.1f} us", "time of the call")
     assert of_peak == (
         f"{100 * ops_per_s / peak:.0f} %",
-        f"of the float16 peak, {ops_per_s / 1e12:.3g} of {peak / 1e12:.4g} TFLOPS",
+        f"of the float16 peak, {ops_per_s / 1e12:.4g} TFLOPS of {peak / 1e12:.4g} TFLOPS",
     )
     assert of_bandwidth[1].endswith("of 1.545 TB/s")
     assert re.fullmatch(r"± \d+ %", error[0])
@@ -77,3 +77,15 @@ def test_a_kind_without_measured_kernels_has_no_error(tmp_path: Path) -> None:
         "unvalidated",
         "no public measurement of this operator on Atlas inference",
     )
+
+
+def test_one_measured_kernel_is_a_rough_guide(tmp_path: Path) -> None:
+    one = TensorSpec((1, 1), "float16")
+    text, _ = screen(tmp_path, "matmul", one, one)
+    assert re.fullmatch(r"of the float16 peak, [\d.]+ kFLOPS of [\d.]+ TFLOPS", tiles(text)[1][1])
+    error = tiles(text)[3][1]
+    assert error == "expected error in 9 of 10 cases, from only 1 measured kernel"
+
+
+def test_every_cause_has_a_colour_of_its_own() -> None:
+    assert len(set(first_screen.COLORS.values())) == len(first_screen.COLORS)

@@ -374,7 +374,9 @@ def test_the_payload_is_the_trace() -> None:
     assert found["level"] == "full"
 
 
-def test_flags_between_cores_are_those_that_cores_stood_still_for() -> None:
+def test_flags_between_cores_are_those_that_cores_stood_still_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rise, take = CrossCoreSetFlag("group", "mte3", 1), CrossCoreWaitFlag("group", "mte2", 1)
     first = lane((0,), (rise, 3, 4, 20), (rise, 20, 21, 30), kind="aic")
     other = lane((1,), (rise, 5, 6, 25), (rise, 6, 7, 28), kind="aic")
@@ -387,7 +389,9 @@ def test_flags_between_cores_are_those_that_cores_stood_still_for() -> None:
     names = [own["name"] for own in found["lanes"]]
     setter, waits = names.index("core 1 (aic)"), names.index("core 2 (aiv)")
     assert found["handed"] == [[setter, mte3, 25, waits, mte2, 26]]
-    assert timeline_data.payload(played, {}, "summary")["handed"] == []
+    assert timeline_data.payload(played, {}, "summary")["handed"] == found["handed"]
+    monkeypatch.setattr(timeline_data, "MOST_HANDED", 0)
+    assert timeline_data.payload(played, {})["handed"] == []
 
 
 def test_without_room_for_all_micro_ops_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -599,6 +603,11 @@ def test_a_summary_says_so_and_tells_what_it_joins(tmp_path: Path) -> None:
     assert np.cumsum(lane["start"])[first : first + count].tolist() == opened["start"]
     assert lane["free"][first : first + count] == opened["held"]
     assert opened["found"] > 0
+    waits = [[wait, raised] for wait, raised, _ in lane["waits"] if first <= wait < first + count]
+    assert waits
+    assert opened["sets"] == [[wait - first, raised] for wait, raised in waits]
+    assert opened["setters"] == [words[ops[raised][2]] for _, raised in waits]
+    assert all("set_flag" in each for each in opened["setters"])
 
 
 def found(folder: Path) -> Trace:
@@ -624,6 +633,9 @@ OPENED = """timelines.then(async ([t]) => {
     first: before.reduce((sum, [body]) => sum + t.data.bodies[body].length, 0),
     ops: part.ops.map((op) => t.data.words[op[2]]),
     start: part.start.map((at) => Math.round(at / us)),
+    sets: [...part.sets],
+    setters: [...part.sets.keys()].map((op) => t.setOf({ lane: l, part: number, op }))
+      .map((set) => t.data.words[t.laneOf(set).ops[set.op][2]]),
     held: part.cycles, found: t.hits.filter(({ lane }) => lane === l).length };
 })"""
 

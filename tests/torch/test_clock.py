@@ -16,10 +16,17 @@ from npusim.torch.clock import Clock, clock
 from npusim.torch.trace import check, trace_events, write
 
 
-def kernel(op: str, launch_us: float, time_us: float, plan: object = "plan") -> Any:
+def kernel(
+    op: str, launch_us: float, time_us: float, types: str = "", plan: object = "plan"
+) -> Any:
     own = SimpleNamespace(launch_us=launch_us, time_us=time_us)
     return SimpleNamespace(
-        op=op, launches=(own,), earlier=(), plan=plan, cycles=7, kind=Kind(op, "Atlas A2", "", "")
+        op=op,
+        launches=(own,),
+        earlier=(),
+        plan=plan,
+        cycles=7,
+        kind=Kind(op, "Atlas A2", types, ""),
     )
 
 
@@ -44,6 +51,21 @@ def test_kernels_follow_each_other() -> None:
         f"{spent} us {op}, Atlas A2: {Accuracy(op, 'Atlas A2', 0)}"
         for op, spent in (("a", "3.00"), ("b", "2.00"))
     ]
+
+
+def test_kinds_beyond_those_that_take_most_are_summed_up() -> None:
+    time = Clock()
+    for op, time_us in (("a", 50.0), ("b", 40.0), ("c", 30.0), ("d", 20.0), ("e", 6.0), ("f", 4.0)):
+        time.kernel(kernel(op, 1.0, time_us))
+    time.kernel(kernel("sigmoid", 1.0, 50.0, "float32"))
+    lines = time.accuracy()
+    assert [line.split(",")[0] for line in lines[:-1]] == [
+        "50.00 us a", "50.00 us sigmoid", "40.00 us b", "30.00 us c",
+    ]  # fmt: skip
+    assert lines[-1] == (
+        "30.00 us 3 more kinds of kernel; validated: 25 % of the time is in kinds with measured "
+        "kernels"
+    )
 
 
 def test_a_sum_is_reported_with_what_is_missing_from_it() -> None:

@@ -170,3 +170,59 @@ def test_weights_of_gemma_are_one_more(dtype: Any) -> None:
     wanted = wide * torch.rsqrt((wide * wide).mean(-1, keepdim=True) + 1e-6) * (gamma.float() + 1)
     assert y.dtype == dtype
     torch.testing.assert_close(y.cpu().float(), wanted, rtol=1e-2, atol=1e-2)
+
+
+# ---- a vocabulary that lies on several cards ----
+
+
+def test_a_loss_over_two_parts_of_a_vocabulary_is_that_of_all() -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(9, 16).half(), torch.randn(256, 16).half()
+    target = torch.randint(0, 256, (9,), dtype=torch.int32)
+    parts = [
+        torch_npu.npu_fused_linear_online_max_sum(
+            x.npu(), weight[first : first + 128].npu(), target.npu(), first, first + 127, True
+        )
+        for first in (0, 128)
+    ]
+    largest = torch.maximum(parts[0][0], parts[1][0])
+    total = sum(part[1] * (part[0] - largest).exp() for part in parts)
+    is_here = target.npu() < 128
+    within = [part[2] + part[0] - largest for part in parts]
+    predicted = torch.where(is_here, *within)
+    wide = (x.double() @ weight.double().t()).requires_grad_()
+    want = torch.nn.functional.cross_entropy(wide, target.long(), reduction="none")
+    loss, shares = torch_npu.npu_fused_cross_entropy_loss_with_max_sum(
+        largest, total, predicted, vocab_parallel_logits=parts[0][5]
+    )
+    near(loss, want, 2e-3)
+    grad = torch.randn(9)
+    (of_logits,) = torch.autograd.grad(want, wide, grad.double())
+    assert torch.equal(parts[0][3].cpu(), _bits(target >= 128))
+    for found in (
+        torch_npu.npu_fused_linear_cross_entropy_loss_with_max_sum_backward(
+            grad.npu(), x.npu(), weight[:128].npu(), parts[0][3], parts[0][4], **given
+        )
+        for given in (
+            {"softmax": shares},
+            {"logits_max": largest, "sum_exp_logits": total},
+        )
+    ):
+        near(found[0], of_logits[:, :128] @ weight[:128].double(), 2e-2)
+        near(found[1], of_logits[:, :128].t() @ x.double(), 2e-2)
+
+
+def near(found: Any, want: Any, step: float) -> None:
+    torch.testing.assert_close(found.cpu().double(), want.detach(), rtol=step, atol=step)
+
+
+def _bits(flags: Any) -> Any:
+    """Eight flags to a byte, the first its highest bit; ones behind them."""
+    text = "".join(str(int(flag)) for flag in flags.tolist()).ljust(16, "1")
+    return torch.tensor([int(text[:8], 2), int(text[8:], 2)], dtype=torch.uint8)
+
+
+def test_a_loss_takes_no_smoothing() -> None:
+    x = torch.ones(2).npu()
+    with pytest.raises(RuntimeError, match="label_smoothing must be 0, as its document says"):
+        torch_npu.npu_fused_cross_entropy_loss_with_max_sum(x, x, x, label_smoothing=0.1)

@@ -192,7 +192,8 @@ class Quantized(testing.TestCase):  # type: ignore[misc]
 
     @Dtypes(torch.float32, torch.float16)
     @Formats(2, 29)
-    def test_all(self, dtype: Any, npu_format: int) -> None:
+    def test_all(self, device: str, dtype: Any, npu_format: int) -> None:
+        self.assertEqual(device, "npu:0")
         _, x = testing.common_utils.create_dtype_tensor((16, 16), dtype, npu_format)
         self.assertEqual(torch_npu.get_npu_format(x), npu_format)
 
@@ -224,3 +225,31 @@ def test_every_test_starts_with_the_same_numbers() -> None:
         CASE.setUp()
         drawn.append((torch.rand(1).item(), np.random.uniform()))
     assert drawn[0] == drawn[1]
+
+
+def test_pairs_of_operands_of_which_one_is_broadcast() -> None:
+    shapes = []
+    for on_cpu, on_npu in testing.common_utils.test_2args_broadcast(torch.div):
+        np.testing.assert_array_equal(on_cpu, on_npu)
+        shapes.append(on_npu.shape)
+    assert shapes == [(2, 3, 4, 5)] * 2
+
+
+@pytest.mark.parametrize(
+    ("decorator", "words"),
+    [
+        ("common_utils.SkipIfNotGteCANNVersion('9.2.0')", "needs CANN 9.2.0, not 9.1.0"),
+        ("common_distributed.skipIfUnsupportMultiNPU(2)", "needs 2 cards, not 1"),
+        ("common_utils.SkipIfNotGteCANNVersion('8.5.0.alpha1')", None),
+        ("common_distributed.skipIfUnsupportMultiNPU(1)", None),
+    ],
+)
+def test_tests_for_later_versions_or_more_cards_are_skipped(
+    decorator: str, words: str | None
+) -> None:
+    test = eval(f"testing.{decorator}")(lambda: 7)
+    if words is None:
+        assert test() == 7
+        return
+    with pytest.raises(unittest.SkipTest, match=f"^{re.escape(words)}$"):
+        test()

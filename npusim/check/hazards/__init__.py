@@ -1,17 +1,17 @@
-"""Races and deadlocks: does the order that the flags impose make a program's values certain?
+"""Races and deadlocks: whether the order that flags impose makes a program's values certain.
 
-Pipes run at their own speed, so two micro-ops on different pipes are ordered only by a chain of set
-and awaited flags (or a full barrier). :func:`order` walks a program pipe by pipe as the chip does,
-untimed, and keeps a vector clock for each pipe: how far each other pipe had come, at least, when
-this one went on. Two micro-ops on different pipes that touch the same bytes, one of them writing,
-with neither before the other by these clocks, are a race. So are two on the vector pipe, which
-starts a micro-op before the last one's results are there, with no barrier between them
-(asc-devkit, PipeBarrier(ISASI).md). On all other pipes a micro-op sees the results of those before
-it. The unit flag of L0C orders an Mmad and a Fixpipe behind a flag that is set directly before the
-one that goes ahead. A walk that cannot go on is a deadlock. :class:`CrossCoreOrder` does the same
-for the flags between the cores of a launch. What two pipes of one core do must be ordered within
-it: an order that goes by way of another core alone does not count. None of it depends on how long
-anything takes, so a program that passes is free of races and deadlocks on every device.
+Pipes run at their own speed, so two micro-ops on different pipes are ordered only by a chain of
+flags, set and waited for (or a full barrier). :func:`order` walks a program pipe by pipe as the
+chip does, untimed, with a vector clock for each pipe: how far each other pipe had come, at least,
+when this one continued. Two micro-ops on different pipes that touch the same bytes, at least one of
+them writing, race if these clocks do not order them. So do two on the vector pipe, which starts a
+micro-op before the results of the last one are available, without a barrier between them
+(asc-devkit, PipeBarrier(ISASI).md). On all other pipes a micro-op sees the results of earlier ones.
+The unit flag of L0C orders an Mmad and a Fixpipe after a flag that is set directly before the
+leading one. A walk that cannot continue is a deadlock. :class:`CrossCoreOrder` does the same for
+the flags between the cores of a launch. Two pipes of one core must be ordered within that core: an
+order that depends on another core does not count. Nothing here depends on time, so a program that
+passes is free of races and deadlocks on every device.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What micro-ops access, page by page, and which accesses race if nothing orders them."""
+"""Accesses of micro-ops, page by page, and which of them race unless they are ordered."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from npusim.isa import MicroOp, combined_as, global_operand, writes_global
 __all__ = ["Access", "Key", "Touches", "clashing", "is_race", "shared_names"]
 
 Key = tuple[str, bool, int]
-"""Buffer or tensor, whether written, and page: only accesses to the same page are compared."""
+"""Buffer or tensor, whether written, and page; only accesses to the same page are compared."""
 
 
 def shared_names(ops: Iterable[MicroOp], aliases: Aliases = NO_ALIASES) -> set[str]:
     """Names of global memory that are written, and touched by another pipe too, maybe by an alias.
 
-    Of several names for one tensor, the first stands for all.
+    Of several names for one tensor, the first represents all.
     """
     pipes: dict[str, set[Pipe]] = {}
     written: set[str] = set()
@@ -36,24 +36,24 @@ def shared_names(ops: Iterable[MicroOp], aliases: Aliases = NO_ALIASES) -> set[s
 
 
 class Access(NamedTuple):
-    """What one micro-op did to an area; *sequence* is its place among those of its pipe."""
+    """The access of one micro-op to an area; *sequence* is its position on its pipe."""
 
     area: Area
     sequence: int
     is_write: bool
     op: int
-    """Number of the micro-op."""
+    """Index of the micro-op."""
     adds: str | None = None
-    """How it combines with what is there: two such do not race."""
+    """How it combines with the contents: two such accesses do not race."""
 
     def keys(self, is_write: bool) -> tuple[Key, ...]:
-        """Where it is found, or where writes or reads that may clash with it are."""
+        """The keys under which it is stored, or those of writes or reads that may clash with it."""
         area = self.area
         return _keys(area.place, is_write, area.start, area.end)
 
 
 GLOBAL = "gm "
-"""What the places of global memory begin with, the name of the tensor following."""
+"""Prefix of places in global memory, before the name of the tensor."""
 
 
 @lru_cache(maxsize=4096)
@@ -65,16 +65,16 @@ def _keys(place: str, is_write: bool, start: int, end: int) -> tuple[Key, ...]:
 
 
 class Touches(NamedTuple):
-    """What a micro-op touches, whenever it does."""
+    """The accesses of a micro-op, whenever it runs."""
 
     areas: tuple[tuple[Area, bool, str | None], ...]
-    """Each with whether it is written, and how it is combined with."""
+    """Each with whether it is written, and how it combines."""
     clashing: tuple[tuple[Key, int], ...]
-    """Where accesses that may clash are found, and with which of the areas."""
+    """Keys of accesses that may clash, and the index of the area they may clash with."""
 
     @staticmethod
     def of(op: MicroOp, shared: frozenset[str], aliases: Aliases) -> Touches:
-        """Those of *op*; of names of global memory the *shared* ones count."""
+        """The accesses of *op*; of global memory only *shared* names count."""
         found: list[tuple[Area, bool, str | None]] = [
             *((area, False, None) for area in areas.read(op)),
             *((area, True, None) for area in areas.written(op)),
@@ -89,9 +89,9 @@ class Touches(NamedTuple):
 
 
 def clashing(touched: Sequence[tuple[Area, bool, str | None]]) -> tuple[tuple[Key, int], ...]:
-    """Where accesses are found that may clash with those of *touched*, and with which of these.
+    """Keys of accesses that may clash with those of *touched*, and with which of these.
 
-    Everything clashes with writes of others, what is written here with their reads as well.
+    Everything clashes with writes of others; what is written here also clashes with their reads.
     """
     return tuple(
         (key, number)

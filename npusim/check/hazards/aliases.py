@@ -1,4 +1,4 @@
-"""Names of global memory that mean the same tensor to a block."""
+"""Names of global memory that a block binds to the same tensor."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["NO_ALIASES", "Aliases", "Touched", "aliases", "touched"]
 
 @dataclass(frozen=True, slots=True)
 class Aliases:
-    """What a block's names of global memory stand for, where several are bound to one tensor."""
+    """A block's names of global memory, where several are bound to one tensor."""
 
     names: tuple[tuple[str, str, int], ...] = ()
-    """Name, the first of the names for its tensor, and how many bytes behind that it begins."""
+    """Name, the first name of its tensor, and its offset from that one in bytes."""
 
     def place(self, name: str) -> tuple[str, int]:
-        """The name that stands for the tensor of *name*, and how many bytes *name* is behind it."""
+        """The name that represents the tensor of *name*, and the offset of *name* from it."""
         for known, first, base_bytes in self.names:
             if known == name:
                 return first, base_bytes
@@ -42,7 +42,7 @@ _TOUCHED: WeakKeyDictionary[Body, frozenset[tuple[str, str, bool]]] = WeakKeyDic
 
 
 def touched(program: Program) -> Touched:
-    """What *program* does to each name of global memory."""
+    """How *program* accesses each name of global memory."""
     pipes: dict[str, set[str]] = {}
     written: set[str] = set()
     for body in program.leaves:
@@ -60,10 +60,10 @@ def touched(program: Program) -> Touched:
 
 
 def aliases(block: Block, names: Touched) -> Aliases:
-    """The names of *block* that its pipes may clash by, *names* being what its program touches.
+    """The names of *block* by which its pipes may clash; *names* are the accesses of its program.
 
-    Names for one tensor that is only read, or touched by one pipe alone, are left out: one name
-    each is enough for these.
+    Names of a tensor that is only read, or touched by one pipe alone, are left out, since each of
+    them can be treated separately.
     """
     tensors: dict[str, list[str]] = {}
     for name in sorted(names):

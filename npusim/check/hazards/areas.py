@@ -1,8 +1,8 @@
-"""Which bytes a micro-op touches, gaps left out, and whether two such sets of bytes meet.
+"""The bytes that a micro-op touches, without gaps, and whether two such sets intersect.
 
-Copies of several rows, operands with strides, rows of fractals and loops of the scalar unit touch
-pieces with gaps between them, and what lies in the gaps is not theirs. A set is stored as the shape
-of its pieces and where it begins, so what is found out of two shapes serves all that lie alike.
+Copies of several rows, strided operands, rows of fractals and loops of the scalar unit touch pieces
+with gaps between them, which do not count. A set is stored as the shape of its pieces and its
+offset, so a result for two shapes applies to all sets in the same relative position.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ __all__ = ["Area", "common", "edges", "of_global", "of_local", "read", "written"
 
 Numbers = NDArray[np.int64]
 Edges = tuple[Numbers, Numbers]
-"""Where the pieces of a set begin and end: ascending, apart, and not touching."""
+"""Starts and ends of the pieces of a set: ascending, disjoint, and not adjacent."""
 
 
 class Rows(NamedTuple):
-    """*pieces* of *nbytes*: *inner* of them *inner_stride* apart, the next ones *stride*."""
+    """*pieces* of *nbytes*: *inner* of them *inner_stride* apart, the next group at *stride*."""
 
     nbytes: int
     pieces: int
@@ -60,13 +60,13 @@ class Rows(NamedTuple):
 
 
 class Elements(NamedTuple):
-    """The elements of an operand that is no rectangle of blocks, wherever it begins."""
+    """The elements of an operand that is not a rectangle of blocks, at any offset."""
 
     operand: Local
 
 
 class Scattered(NamedTuple):
-    """Pieces of *nbytes* that begin at *starts*, from the first one on."""
+    """Pieces of *nbytes* that begin at *starts*, relative to the first one."""
 
     nbytes: int
     starts: tuple[int, ...]
@@ -84,12 +84,12 @@ class Area(NamedTuple):
     end: int
     """One past the last byte touched."""
     shape: Shape | None = None
-    """The pieces, where there are gaps between them."""
+    """The pieces, if there are gaps between them."""
 
 
 @lru_cache(maxsize=4096)
 def edges(shape: Shape) -> Edges:
-    """The edges of the pieces, counted from where the first piece begins."""
+    """The edges of the pieces, relative to the start of the first piece."""
     if isinstance(shape, Elements):
         starts, nbytes = places(shape.operand), max(1, shape.operand.dtype.bits // 8)
     elif isinstance(shape, Scattered):
@@ -98,7 +98,7 @@ def edges(shape: Shape) -> Edges:
         numbers, nbytes = np.arange(shape.pieces), shape.nbytes
         starts = numbers // shape.inner * shape.stride + numbers % shape.inner * shape.inner_stride
     starts = np.sort(starts)
-    # All are of one length, so what begins later ends later.
+    # All have the same length, so what begins later ends later.
     first = np.flatnonzero(np.concatenate(([True], starts[1:] > starts[:-1] + nbytes)))
     last = np.append(first[1:] - 1, starts.size - 1)
     return starts[first], starts[last] + nbytes
@@ -136,11 +136,11 @@ def of_global(place: Global, name: str, base_bytes: int = 0) -> Area:
     return _rows(name, offset, place.burst_bytes, place.bursts, place.stride_bytes)
 
 
-# ---- what lies between two areas ----
+# ---- the intersection of two areas ----
 
 
 def common(a: Area, b: Area) -> tuple[int, int] | None:
-    """The first run of bytes that both touch, from its first to one past its last; None if none."""
+    """The first run of bytes that both touch, as start and end; None if there is none."""
     start, end = max(a.start, b.start), min(a.end, b.end)
     if a.place != b.place or start >= end:
         return None
@@ -154,7 +154,7 @@ def common(a: Area, b: Area) -> tuple[int, int] | None:
 def _meet(
     a: Shape | None, a_bytes: int, b: Shape | None, b_bytes: int, further: int
 ) -> tuple[int, int] | None:
-    """The same of two shapes, counted from the first byte of *a*; *b* begins *further* on."""
+    """The intersection of two shapes, relative to the first byte of *a*; *b* is *further* on."""
     a_starts, a_ends = _from_zero(a, a_bytes)
     b_starts, b_ends = (edges + further for edges in _from_zero(b, b_bytes))
     # The first piece of b that ends after each piece of a begins.
@@ -174,7 +174,7 @@ def _from_zero(shape: Shape | None, nbytes: int) -> Edges:
     return starts - starts[0], ends - starts[0]
 
 
-# ---- what each micro-op touches in the buffers of its core ----
+# ---- the areas of each micro-op in the buffers of its core ----
 
 
 def _load(op: Load) -> Area:
@@ -190,7 +190,7 @@ def _store(op: Store) -> Area:
 
 
 def _nd2nz(op: LoadNd2Nz) -> Area:
-    # Columns of fractals, of which so many rows of 32 bytes are filled: edges of C0 with zeros.
+    # Columns of fractals with that many rows of 32 bytes: edges of C0 are zeros.
     blocks, rows = ceil_div(op.src.burst_bytes, BLOCK_BYTES), op.src.bursts
     where, column = (op.dst.buffer, op.dst.offset_bytes), op.dst_rows * BLOCK_BYTES
     if op.row_stride == 1:
@@ -222,7 +222,7 @@ def _load_data(op: LoadData) -> Area:
 
 
 def _fixpipe_read(op: Fixpipe) -> Area:
-    # Columns of fractals of 16 x 16, of which m rows are read.
+    # Columns of 16 x 16 fractals, of which m rows are read.
     row_bytes = op.src.dtype.nbytes(FRACTAL_ROWS)
     blocks = ceil_div(op.n, FRACTAL_ROWS)
     where = op.src.buffer, op.src.offset_bytes
@@ -307,7 +307,7 @@ _TOUCHES = Table(
     },
 )
 _ALL: dict[type[MicroOp], _Touches] = {}
-"""Those and all others that were asked about."""
+"""Those, and all others requested so far."""
 
 
 def _touches(kind: type[MicroOp]) -> _Touches:
@@ -319,10 +319,10 @@ def _touches(kind: type[MicroOp]) -> _Touches:
 
 
 def read(op: MicroOp) -> tuple[Area, ...]:
-    """What *op* reads in the buffers of its core, in the order of :func:`npusim.isa.reads`."""
+    """The areas that *op* reads in the buffers of its core, in the order of `npusim.isa.reads`."""
     return _touches(type(op)).reads(op)
 
 
 def written(op: MicroOp) -> tuple[Area, ...]:
-    """What *op* writes in the buffers of its core."""
+    """The areas that *op* writes in the buffers of its core."""
     return _touches(type(op)).writes(op)

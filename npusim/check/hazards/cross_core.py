@@ -1,6 +1,6 @@
-"""Flags between the cores of a launch: whether each is set in time, and which accesses they order.
+"""Flags between the cores of a launch: whether each is set in time, and what they order.
 
-The k-th wait for a flag takes the k-th set of each core that it awaits, as in
+The k-th wait for a flag consumes the k-th set of each core that it waits for, as in
 ``check/cross_core_flags``.
 """
 
@@ -29,14 +29,14 @@ __all__ = ["CrossCoreOrder", "Moment"]
 Flag = tuple[CrossMode, int]
 PIPES: tuple[Pipe, ...] = get_args(Pipe)
 Counts = tuple[int, ...]
-"""A number for each of PIPES."""
+"""A count for each of PIPES."""
 Clock = NDArray[np.int32]
-"""How many sets of each pipe of each core come before something, `(setters,)`.
+"""How many sets of each pipe of each core precede something, `(setters,)`.
 
-A set that comes before something does so with all earlier ones of its pipe.
+If a set precedes something, all earlier sets of its pipe do.
 """
 SetOf = tuple[int, int]
-"""A set: the number of its setter, which is a pipe of a core, and its own among the setter's."""
+"""A set: the number of its setter, which is a pipe of a core, and its index on that setter."""
 
 _NO_RECORD = Record(), Called([], (), np.zeros((0, 0), np.int64))
 """The record of a program without flags between cores."""
@@ -44,21 +44,21 @@ _NO_RECORD = Record(), Called([], (), np.zeros((0, 0), np.int64))
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When a core makes some accesses, seen from other cores."""
+    """The position of some accesses of a core, as seen from other cores."""
 
     touched: Sequence[Touched]
-    """Which, among those that the calls of its program make."""
+    """The accesses, among those of the calls of its program."""
     after: tuple[SetOf, ...]
-    """The first set of each setter of its core that comes after it."""
+    """The first set of each setter of its core that follows."""
     before: Clock
-    """The sets that come before it."""
+    """The sets that precede it."""
 
 
 class CrossCoreOrder:
     """The flags between the cores of a launch.
 
-    Raises DeadlockError if one is awaited for ever, FlagError if a core may have to count further
-    than it can.
+    Raises DeadlockError if a wait never ends, FlagError if a core may have to count further than
+    it can.
     """
 
     def __init__(self, blocks: tuple[Block, ...], recorder: Recorder) -> None:
@@ -79,14 +79,14 @@ class CrossCoreOrder:
             setters += len(core.setters)
         self._nothing: Clock = np.zeros(setters, np.int32)
         self._heard: list[list[Clock]] = [[] for _ in range(setters)]
-        """For each set of each setter so far, the sets that come before it."""
+        """For each set of each setter so far, the sets that precede it."""
         self._over: dict[object, Clock] = {}
-        """What cores hear that await a set of the same cores."""
+        """What cores learn by waiting for a set of the same cores."""
         self._go()
         self._check_counts()
 
     def of(self, block: Block) -> tuple[list[Moment], Called] | None:
-        """When *block* makes accesses to global memory, and what its calls access.
+        """The moments at which *block* accesses global memory, and the accesses of its calls.
 
         None if it has no flags between cores.
         """
@@ -101,7 +101,7 @@ class CrossCoreOrder:
         return core.moments, core.called
 
     def _known(self, core: _Core, waits: Counts) -> Clock:
-        """The sets that come before the end of *waits* of *core*."""
+        """The sets that precede the end of *waits* of *core*."""
         known = core.known.get(waits)
         if known is None:
             known = self._nothing
@@ -114,7 +114,7 @@ class CrossCoreOrder:
     def _go(self) -> None:
         cores = list(self._cores.values())
         sources = {core.block: self._sources(core.block) for core in cores}
-        # Until nothing moves. Flags are counted, so the order of the cores makes no difference.
+        # Until nothing advances. Flags are counted, so the order of the cores does not matter.
         moved = True
         while moved:
             moved = False
@@ -127,7 +127,7 @@ class CrossCoreOrder:
             raise DeadlockError(self._deadlock(sources))
 
     def _check_counts(self) -> None:
-        """Raise FlagError if a set may come before a wait that makes room for it in the counter."""
+        """Raise FlagError if a set may precede a wait that makes room for it in the counter."""
         for core in self._cores.values():
             for mode, sources in self._sources(core.block).items():
                 flags = {flag for source in sources for flag in source.sets_of if flag[0] == mode}
@@ -135,19 +135,19 @@ class CrossCoreOrder:
                     self._check_count(core, flag, sources)
 
     def _check_count(self, core: _Core, flag: Flag, sources: list[_Core]) -> None:
-        # A core counts one as soon as all that it waits for have set the flag once more.
+        # A core counts one when all cores that it waits for have set the flag once more.
         turns = zip(*(source.sets_of.get(flag, []) for source in sources), strict=False)
         for ordinal, sets in enumerate(turns):
             if ordinal < MOST_SETS:
                 continue
             later = core.sets_after(flag, ordinal - MOST_SETS)
-            # The wait is over before one of them: the core has said so.
+            # If the wait ends before one of them, the core has announced it.
             if not any(self._follows(each, later) for each in sets):
                 source = sources[-1]
                 raise FlagError(_too_many(source, source.of_set[sets[-1]].index, core))
 
     def _follows(self, each: SetOf, firsts: tuple[SetOf, ...]) -> bool:
-        """Whether a set is one of *firsts*, or comes after one of them."""
+        """Whether a set is one of *firsts*, or follows one of them."""
         setter, number = each
         heard = self._heard[setter][number]
         return any(
@@ -155,7 +155,7 @@ class CrossCoreOrder:
         )
 
     def _sources(self, block: Block) -> dict[CrossMode, list[_Core]]:
-        """Mode -> the cores whose sets *block* awaits."""
+        """Mode -> the cores whose sets *block* waits for."""
         modes: tuple[CrossMode, ...] = get_args(CrossMode)
         cores = self._cores.values()
         return {mode: [x for x in cores if awaits(block, mode, x.block)] for mode in modes}
@@ -178,7 +178,7 @@ class CrossCoreOrder:
     def _awaited(
         self, core: _Core, use: _Use, sources: dict[CrossMode, list[_Core]]
     ) -> Clock | None:
-        """The sets that come before the end of a wait; None while one that it needs is missing."""
+        """The sets that precede the end of a wait; None while one that it needs is missing."""
         flag = use.op.mode, use.op.event
         ordinal = core.ordinals[PIPES.index(use.op.pipe)][use.number]
         group = core.block.group if use.op.mode != "all" else None
@@ -195,7 +195,7 @@ class CrossCoreOrder:
                 sets.append((setter, number))
             if not sets:
                 return None
-            # Many have heard of the very same.
+            # Many share the same clock object.
             heard = {id(x): x for x in (self._heard[setter][number] for setter, number in sets)}
             over = np.maximum.reduce(list(heard.values()))
             for setter, number in sets:
@@ -222,23 +222,22 @@ class CrossCoreOrder:
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """A set or a wait of a flag between cores, seen from its pipe."""
+    """A set or a wait of a flag between cores, relative to its pipe."""
 
     op: CrossCoreSetFlag | CrossCoreWaitFlag
     index: int
     waits: Counts
-    """How many waits of each pipe of its core come before it."""
+    """How many waits of each pipe of its core precede it."""
     needs: tuple[tuple[int, int], ...]
-    """Those that are not 0, each with the place of its pipe among PIPES."""
+    """The non-zero ones, each with the index of its pipe in PIPES."""
     number: int
-    """Among the sets, or the waits, of its pipe."""
+    """Index among the sets, or the waits, of its pipe."""
 
 
 class _Uses:
-    """What a record says, counted by pipe.
+    """A record, counted by pipe.
 
-    What a pipe has waited for, and what comes before a set of it, only grows: how many there are
-    identifies it.
+    What a pipe has waited for, and what precedes its sets, only grows, so a count identifies it.
     """
 
     def __init__(self, found: Record) -> None:
@@ -259,7 +258,7 @@ class _Uses:
             (epoch, _counts(epoch.waits, waits), _counts(~epoch.sets, sets))
             for epoch in found.epochs
         ]
-        """With the waits that come before each, and the sets that do not come after it."""
+        """With the waits that precede each, and the sets that do not follow it."""
 
 
 def _counts(bits: int, masks: tuple[int, ...]) -> Counts:
@@ -267,20 +266,20 @@ def _counts(bits: int, masks: tuple[int, ...]) -> Counts:
 
 
 class _Core:
-    """A core of the launch: the flags that it still has to set or await, and what it has learnt."""
+    """A core of the launch: flags that it still has to set or wait for, and what it has learnt."""
 
     def __init__(self, block: Block, uses: _Uses, called: Called, first_setter: int) -> None:
         self.block, self.uses, self.called = block, uses, called
         self.lanes: dict[str, deque[_Use]] = {}
         self.setters: dict[int, int] = {}
-        """Place of a pipe that sets flags among PIPES -> its number among the setters."""
+        """Index in PIPES of a pipe that sets flags -> its number among the setters."""
         self.of_set: dict[SetOf, _Use] = {}
         self.sets_of: dict[Flag, list[SetOf]] = {}
         """Flag -> its sets."""
         self.waits_of: dict[Flag, list[tuple[int, int]]] = {}
-        """Flag -> its waits: the places of their pipes, and their numbers on them."""
+        """Flag -> its waits: the indices of their pipes, and their indices on them."""
         self.ordinals: list[list[int]] = [[] for _ in PIPES]
-        """For each wait of each pipe how many came before it for the same flag."""
+        """For each wait of each pipe, how many preceded it for the same flag."""
         for use in uses.flags:
             flag, place = (use.op.mode, use.op.event), PIPES.index(use.op.pipe)
             self.lanes.setdefault(use.op.pipe, deque()).append(use)
@@ -293,18 +292,18 @@ class _Core:
                 self.ordinals[place].append(len(waits))
                 waits.append((place, use.number))
         self.learnt: list[list[Clock]] = [[] for _ in PIPES]
-        """For each wait of each pipe that is over, the sets that come before its end."""
+        """For each wait of each pipe that has ended, the sets that precede its end."""
         self.known: dict[Counts, Clock] = {}
-        """The same of several waits at once."""
+        """The same for several waits together."""
         self.moments: list[Moment] | None = None
         self._waits_of_sets: dict[tuple[int, int], list[int]] = {}
 
     def first_sets(self, counts: Counts) -> tuple[SetOf, ...]:
-        """The sets that follow *counts* of each pipe, of each setter that has one."""
+        """The sets that follow *counts* of each pipe, for each setter that has one."""
         return tuple([(setter, counts[place]) for place, setter in self.setters.items()])
 
     def sets_after(self, flag: Flag, ordinal: int) -> tuple[SetOf, ...]:
-        """The first set of each setter that comes after wait number *ordinal* for *flag*."""
+        """The first set of each setter that follows wait number *ordinal* for *flag*."""
         waits = self.waits_of.get(flag, [])
         if ordinal >= len(waits):
             return ()
@@ -318,7 +317,7 @@ class _Core:
         )
 
     def _waited(self, setter: int, place: int) -> list[int]:
-        """For each set of *setter* how many waits of the pipe at *place* come before it."""
+        """For each set of *setter*, how many waits of the pipe at *place* precede it."""
         found = self._waits_of_sets.get((setter, place))
         if found is None:
             uses = [use for (other, _), use in self.of_set.items() if other == setter]
@@ -327,14 +326,14 @@ class _Core:
 
 
 def _joined(a: Clock, b: Clock) -> Clock:
-    """The later of each; one of the two where it is the later throughout."""
+    """The elementwise maximum; one of the two objects if it is the maximum throughout."""
     if a is b or bool((b >= a).all()):
         return b
     return a if bool((a >= b).all()) else np.maximum(a, b)
 
 
 def _too_many(source: _Core, index: int, core: _Core) -> str:
-    """What to say of micro-op *index* of *source*, which *core* may not be able to count."""
+    """The message for micro-op *index* of *source*, which *core* may not be able to count."""
     block = source.block
     op = block.program.ops[index]
     return (

@@ -1,9 +1,9 @@
-"""Bodies that do the same with more or fewer bytes are walked as one, with the most of each.
+"""Walks bodies that differ only in how many bytes they touch as one, with the most bytes.
 
-Which micro-op comes before which follows from pipes, flags and barriers alone, and two that touch
-more bytes race wherever two that touch fewer do. So where bodies differ in nothing but how much of
-a buffer each micro-op touches, a body that touches at each place all that any of them does stands
-for all: if it passes from some state, each of them passes. If it does not, that says nothing, and
+The order of micro-ops follows from pipes, flags and barriers alone, and two that touch more bytes
+race wherever two that touch fewer do. So if bodies differ only in how much of a buffer each
+micro-op touches, an envelope that touches everything that any of them does can replace all of them:
+if it passes from some state, each of them passes. If it does not, the result is inconclusive, and
 they are walked one by one.
 """
 
@@ -27,18 +27,18 @@ NO_NAMES: frozenset[str] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Envelopes:
-    """For each body the one that stands for it, and what the micro-ops of these touch at most."""
+    """The envelope of each body, and the accesses of its micro-ops."""
 
     standing: dict[Body, Body] = field(default_factory=dict)
     touches: dict[int, Touches] = field(default_factory=dict)
-    """What a micro-op of such a body touches, by its address: a body may have equal ones, which
-    differ in what the other bodies touch there. The bodies keep them."""
+    """The accesses of each micro-op of an envelope, by its address: a body may contain equal ones
+    whose envelopes differ. The bodies keep the objects alive."""
     of_buffers: dict[int, Touches] = field(default_factory=dict)
-    """What each micro-op of all bodies touches itself, global memory apart."""
+    """The accesses of each micro-op of the bodies themselves, without global memory."""
 
     @staticmethod
     def of(bodies: Iterable[Body], micro_ops: MicroOps) -> Envelopes:
-        """Those of the bodies without calls that *bodies* are made of, *micro_ops* by number."""
+        """The envelopes of the bodies without calls in *bodies*, with numbered *micro_ops*."""
         found = Envelopes()
         leaves = dict.fromkeys(leaf for each in bodies for leaf in each.leaves)
         numbers = {body: micro_ops.of(body) for body in leaves}
@@ -55,7 +55,7 @@ class Envelopes:
         for group in alike.values():
             found.standing.update(dict.fromkeys(group, group[0]))
             for op, *touched in zip(group[0], *map(numbers.__getitem__, group), strict=True):
-                # One object may stand at several places of a body, or of several bodies.
+                # One object may occur at several places of a body, or of several bodies.
                 before = found.touches.get(id(op))
                 each = [touches[number] for number in dict.fromkeys(touched)]
                 found.touches[id(op)] = _joined([*each, before] if before else each)
@@ -63,7 +63,7 @@ class Envelopes:
 
 
 def _kind(op: MicroOp, touches: Touches) -> Hashable:
-    """What of *op*, which *touches* so much of buffers, decides about order."""
+    """The properties of *op*, with its accesses *touches*, that matter for order."""
     places = tuple((area.place, is_write, adds) for area, is_write, adds in touches.areas)
     on = op.on if isinstance(op, Barrier) else None
     unit = op.unit_flag if isinstance(op, Mmad | Fixpipe) else None
@@ -71,7 +71,7 @@ def _kind(op: MicroOp, touches: Touches) -> Hashable:
 
 
 def _joined(touched: list[Touches]) -> Touches:
-    """All bytes of *touched*, which touch the same places."""
+    """The union of *touched*, which touch the same places."""
     first, *others = dict.fromkeys(touches.areas for touches in touched)
     if not others:
         return touched[0]

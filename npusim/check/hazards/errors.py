@@ -1,4 +1,4 @@
-"""What is raised when an order is not certain, or never comes about."""
+"""Errors for an order that is not certain, or never comes about."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ __all__ = [
 
 
 class HazardError(RuntimeError):
-    """What a program does depends on more than the program."""
+    """The result of a program depends on more than the program."""
 
 
 class RaceError(HazardError):
-    """Two micro-ops touch the same bytes in an order that nothing decides."""
+    """Two micro-ops access the same bytes without an order between them."""
 
 
 class DeadlockError(HazardError):
-    """A pipe waits for a flag that nobody will set."""
+    """A pipe waits for a flag that is never set."""
 
 
 class FlagError(HazardError):
-    """A flag is set that nobody awaits, or more often than the chip can count."""
+    """A flag is set that is never waited for, or more often than the chip can count."""
 
 
 _report: ContextVar[Callable[[HazardError], None] | None] = ContextVar("report", default=None)
@@ -47,7 +47,7 @@ _report: ContextVar[Callable[[HazardError], None] | None] = ContextVar("report",
 
 @contextmanager
 def forgiving(report: Callable[[HazardError], None]) -> Iterator[None]:
-    """Hand *report* what :func:`complain` would raise in here."""
+    """Within the context, pass errors of :func:`complain` to *report* instead of raising them."""
     token = _report.set(report)
     try:
         yield
@@ -56,7 +56,7 @@ def forgiving(report: Callable[[HazardError], None]) -> Iterator[None]:
 
 
 def complain(error: HazardError) -> None:
-    """Raise *error*, of a kind that the vendor's own kernels have, too; report it in
+    """Raise *error*, of a kind that the vendor's own kernels also have, or report it within
     :func:`forgiving`.
     """
     report = _report.get()
@@ -66,18 +66,18 @@ def complain(error: HazardError) -> None:
 
 
 class Clash(NamedTuple):
-    """A micro-op that nothing orders with a later one."""
+    """A micro-op that is not ordered with a later one."""
 
     op: int
-    """Its number."""
+    """Its index."""
     where: str
     """The first bytes that both touch."""
 
 
 def race(program: Program, clashes: list[Clash], index: int, aliases: Aliases) -> str:
-    """What to say of *clashes*, the last one first, with the micro-op number *index*.
+    """The message for *clashes*, the last one first, with micro-op *index*.
 
-    A flag or a barrier after each of them puts an end to all races with what came before it.
+    A flag or a barrier after each of them removes all races with earlier micro-ops.
     """
     ops, numbered = program.ops, program.numbered
     last, *others = clashes
@@ -105,7 +105,7 @@ def race(program: Program, clashes: list[Clash], index: int, aliases: Aliases) -
 
 
 def deadlock(program: Program, waiting: list[int]) -> str:
-    """What to say when the micro-ops with these indices wait for ever."""
+    """The message if the micro-ops with these indices wait forever."""
     ops = program.ops
     stuck = "; ".join(
         f"{ops[index].pipe} at {program.numbered(index)}: {ops[index]}" for index in sorted(waiting)
@@ -117,7 +117,7 @@ def deadlock(program: Program, waiting: list[int]) -> str:
 
 
 def left_over(program: Program, raisers: Iterable[Sequence[int]]) -> str:
-    """What to say when flags are still up at the end; *raisers* of each are the sets too many."""
+    """The message if flags are still set at the end; *raisers* of each are the surplus sets."""
     ops, found = program.ops, []
     for indices in sorted(raisers, key=min):
         first = indices[0]
@@ -130,7 +130,7 @@ def left_over(program: Program, raisers: Iterable[Sequence[int]]) -> str:
 
 
 def still_up(program: Program, index: int) -> str:
-    """What to say when set number *index* comes before the wait of the one before it."""
+    """The message if set *index* precedes the wait for the set before it."""
     op = program.ops[index]
     assert isinstance(op, SetFlag)
     before = max(number for number in range(index) if program.ops[number] == op)

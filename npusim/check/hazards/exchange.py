@@ -1,20 +1,21 @@
-"""What cores of a group know of each other, call by call: states that lead to the same again.
+"""What cores of a group know of each other, call by call, as states that recur.
 
-Cores that exchange flags are walked together, each as far as the flags allow, a call at a time. All
-that the walk holds are *pasts*: a bit for each event that somebody may not know of yet. Events are
+Cores that exchange flags are walked together, call by call, each as far as the flags allow. The
+state of the walk consists of *pasts*: a bit for each event that some core may not know of yet.
+Events are:
 
-- a call's accesses to what cores of the group share: conflicting ones must be in each other's past;
-- the wait for a flag of the group: whoever sets it on may count no more than so many ahead of that;
-- the wait for a flag of all cores: accesses that follow it are of the next *phase*;
-- an access to what groups share: a flag of all cores must follow it before its phase is over.
+- a call's accesses to memory of the group: conflicting ones must be in each other's past;
+- the wait for a flag of the group: the setter may be only a limited number of sets ahead of it;
+- the wait for a flag of all cores: accesses that follow it belong to the next *phase*;
+- an access to memory that groups share: a flag of all cores must follow it before its phase ends.
 
-An event that all know of who could have to is forgotten, and bits are numbered anew, so a steady
-loop comes back to a state that was met before. From there a call leads where it led before: a walk
-is a look at a table for each call, however many groups there are.
+An event that everyone who needs to know has learnt is dropped, and bits are renumbered, so a
+steady loop returns to a state seen before. From there a call leads to the same state again: a walk
+is one table look-up per call, however many groups there are.
 
-A walk that ends proves that no access of a group races, that no wait is without end, and that no
-counter overflows. It takes less for granted than holds, and one that does not end proves nothing:
-calls are not parted, and of flags of all cores only the waits count.
+A walk that finishes proves that no accesses of a group race, that no wait is endless, and that no
+counter overflows. It is conservative, and one that does not finish proves nothing: calls are not
+split, and of flags of all cores only the waits count.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ from npusim.isa import CrossCoreSetFlag
 __all__ = ["MOST_SETS", "NO_PHASE", "Exchange", "Members", "Touch", "Visible"]
 
 MOST_SETS = 16
-"""Sets of a flag that a core may not have awaited yet.
+"""Sets of a flag that a core may not have waited for yet.
 
 Assumed: today's page has the counter go up to 15, an older one allows 16 sets (asc-devkit,
 CrossCoreSetFlag(ISASI).md), and the msd kernel, whose ring has two halves of up to 8
-slots as the vendor's (ops-nn, weight_quant_batch_matmul_v2, *_msd_split_k.h), sets a flag
+slots like the vendor's (ops-nn, weight_quant_batch_matmul_v2, *_msd_split_k.h), sets a flag
 16 times ahead.
 """
 MOST_EVENTS = 256
-"""That a state may hold: where nobody learns of anything, no state comes back."""
+"""Most events of a state: if nobody learns of anything, no state recurs."""
 Past = int
 Pipes = frozenset[int]
-"""Places among PIPES."""
+"""Indices in PIPES."""
 NO_PHASE = -1
 
 
@@ -51,11 +52,11 @@ class Touch(NamedTuple):
     """Accesses of a call by the same pipes."""
 
     accesses: tuple[int, ...]
-    """Their numbers; who knows of the last knows of all."""
+    """Their indices; who knows of the last one knows of all."""
     footprint: int
-    """What they touch of what the group shares: a number, 0 for nothing."""
+    """The number of what they touch within the group, 0 for nothing."""
     is_phased: bool
-    """Whether they touch what groups share."""
+    """Whether they touch memory that groups share."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,32 +78,32 @@ class Event(NamedTuple):
 
 
 class State(NamedTuple):
-    """Where the cores of a group stand; pasts are of the events by number."""
+    """The state of the cores of a group; pasts are sets of events by number."""
 
     events: tuple[Event, ...]
     pipes: tuple[tuple[Past, ...], ...]
-    """Of each core and pipe."""
+    """For each core and pipe."""
     flags: tuple[tuple[tuple[Flag, tuple[Past, ...]], ...], ...]
-    """Of each core those within it that are up."""
+    """For each core, the flags within it that are set."""
     sent: tuple[tuple[tuple[int, int, int], tuple[Past, ...]], ...]
-    """Setter, receiver and flag of the group -> its sets that are not awaited yet."""
+    """Setter, receiver and flag of the group -> its sets that have not been waited for yet."""
     sets: tuple[int, ...]
-    """Of each core its sets of flags of all cores, *waits* its waits for them."""
+    """For each core, its sets of flags of all cores; *waits* counts its waits for them."""
     waits: tuple[int, ...]
     """Waits before *floor* are known to all."""
     floor: int
 
 
 class Move(NamedTuple):
-    """Where a call leads."""
+    """The result of a call."""
 
     state: int
     phase: int
-    """Of its accesses to what groups share, NO_PHASE without."""
+    """The phase of its accesses to memory that groups share, NO_PHASE without."""
 
 
 BLOCKED = Move(-1, NO_PHASE)
-"""Of a call that has to wait for others."""
+"""The result of a call that has to wait for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +112,13 @@ class Members:
 
     kinds: tuple[str, ...]
     touching: tuple[Pipes, ...]
-    """Those that touch what the group shares."""
+    """Those that touch memory shared within the group."""
     phased: tuple[Pipes, ...]
-    """Those that touch what groups share."""
+    """Those that touch memory that groups share."""
     setting: tuple[Pipes, ...]
     """Those that set flags of the group."""
     setting_all: tuple[Pipes, ...]
-    """Those that set flags of all cores; no pipe where its kind has none."""
+    """Those that set flags of all cores; empty if its kind has none."""
     phases: int
     """How often all cores wait for each other."""
 
@@ -143,7 +144,7 @@ class Exchange:
     ) -> list[list[int]] | None:
         """The phase of each call of each core; *calls* are numbers of *visible*.
 
-        None if the walk does not come to its end.
+        None if the walk does not finish.
         """
         state, moves = 0, self._moves
         phases: list[list[int]] = [[] for _ in calls]
@@ -182,12 +183,12 @@ class Exchange:
 
 
 class _Pasts:
-    """What the unions of a body are where it is called; each is found when it is asked for."""
+    """Resolves the unions of a body where it is called, on demand."""
 
     def __init__(self, effect: Effect, found: Sequence[Past], accesses: Sequence[Past]) -> None:
         self._unions, self._found, self._accesses = effect.unions, found, accesses
         self.waits: list[Past] = []
-        """What each wait for a flag between cores has taught, of those that are over."""
+        """What each finished wait for a flag between cores has taught."""
         self._known: dict[int, Past] = {}
 
     def __getitem__(self, number: int) -> Past:
@@ -204,7 +205,7 @@ class _Pasts:
 
 
 class _Standing:
-    """Where a group stands while *core* makes a call."""
+    """The state of a group while *core* makes a call."""
 
     def __init__(self, members: Members, state: State, core: int) -> None:
         self._members, self._core = members, core
@@ -214,15 +215,15 @@ class _Standing:
         self._sent = dict(state.sent)
         self._sets, self._waits, self._floor = [*state.sets], [*state.waits], state.floor
         self._met: list[tuple[int, Past]] = []
-        """Sets of flags of all cores, and what comes before them."""
+        """Sets of flags of all cores, and what precedes them."""
         self._over: Past = 0
-        """Events that are over for whoever could meet them."""
+        """Events that are over for everyone who could encounter them."""
         self.phase = NO_PHASE
 
     # ---- a call ----
 
     def call(self, call: Visible, clash: Callable[[int, int], bool]) -> bool | None:
-        """Make *call*; whether that is known to be right, None if it has to wait."""
+        """Make *call*; return whether it is known to be correct, None if it has to wait."""
         effect, core = call.effect, self._core
         found = [*self._pipes[core]]
         for flag, taken, _ in effect.flags:
@@ -278,7 +279,7 @@ class _Standing:
                 for x, event in self._of_kind("wait")
                 if (event.core, event.what) == (other, flag)
             ]
-            # From the first on of which this core may not know.
+            # From the first one that this core may not know of.
             unknown = len(waits) - waits.index(0) if 0 in waits else 0
             if len(unawaited) + unknown >= MOST_SETS:
                 return False
@@ -300,7 +301,7 @@ class _Standing:
     # ---- flags of all cores ----
 
     def _waits_of(self, number: int) -> dict[int, Past]:
-        """Of the cores that have made wait *number* for all cores the bit of it."""
+        """For the cores that have made wait *number* for all cores, its bit."""
         found = self._of_kind("all")
         return {event.core: 1 << x for x, event in found if event.what == number}
 
@@ -324,7 +325,7 @@ class _Standing:
         return True
 
     def _opens(self, past: Past, bits: Past) -> bool:
-        """Whether an access to what groups share, the last of *bits*, is of the call's phase."""
+        """Whether an access to memory that groups share, the last of *bits*, is in this phase."""
         phase = self._floor
         while any(past & bit for bit in self._waits_of(phase).values()):
             phase += 1
@@ -336,10 +337,10 @@ class _Standing:
             self._over |= 1 << number
         return True
 
-    # ---- what comes of it ----
+    # ---- result ----
 
     def state(self) -> State | None:
-        """Where the group stands then, without what is over for all; None if nobody can say."""
+        """The state afterwards, without events that are over for all; None if it is not certain."""
         if not self._close():
             return None
         members, every = self._members, range(len(self._pipes))
@@ -350,7 +351,7 @@ class _Standing:
             if kind == "access":
                 self._over |= known[core] & 1 << x
             elif kind == "wait":
-                # A later one is not forgotten before it.
+                # A later event is not dropped before this one.
                 if not of_waits[core] >> x & 1:
                     first.add((core, flag))
                 if (core, flag) not in first:
@@ -367,7 +368,7 @@ class _Standing:
         return reduce(and_, pasts, -1)
 
     def _close(self) -> bool:
-        """Close what a flag of all cores is sure to follow; whether none is left behind by it."""
+        """Close events that a flag of all cores surely follows; return whether none is left."""
         setting = self._members.setting_all
         known = {core: self._known(setting, (core,)) for core, x in enumerate(setting) if x}
         for x, event in self._of_kind("open"):
@@ -380,7 +381,7 @@ class _Standing:
         return True
 
     def _is_over(self, number: int) -> bool:
-        """Whether wait *number* for all cores is over for all; it is forgotten then."""
+        """Whether wait *number* for all cores is over for all; it is then dropped."""
         members, bits = self._members, self._waits_of(number)
         cores = [core for core, pipes in enumerate(members.setting_all) if pipes]
         if not cores or not all(core in bits and self._sets[core] > number for core in cores):
@@ -399,7 +400,7 @@ class _Standing:
         return True
 
     def _renumbered(self, left: list[int]) -> State:
-        """The state with the events *left*, in this order."""
+        """The state with the events *left*, renumbered in this order."""
         known = dict[Past, Past]()
         bits = [(1 << x, 1 << place) for place, x in enumerate(left)]
 

@@ -1,4 +1,4 @@
-"""The flags by which micro-ops order the pipes of their core: who raises which, who awaits it."""
+"""The flags by which micro-ops order the pipes of their core: who sets and who waits for which."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ Flag = tuple[str, str, int]
 
 
 def flag_of_pair(op: SetFlag | WaitFlag) -> Flag:
-    """The flag that *op* sets or awaits."""
+    """The flag that *op* sets or waits for."""
     return op.src, op.dst, op.event
 
 
 def _flag_of_all(op: CrossCoreSetFlag | CrossCoreWaitFlag) -> Flag | None:
-    """A wait for cores of its kind also waits for the set of its own, so that orders its pipes."""
+    """A wait for cores of its kind also waits for its core's own set, and so orders its pipes."""
     return (op.mode, op.mode, op.event) if op.mode != "group" else None
 
 
 class _Order(NamedTuple):
-    """How a micro-op orders others: functions of it that give the flag of its own core, if any."""
+    """How a micro-op orders others: functions that give the flag of its own core, if any."""
 
     raises: Callable[[Any], Flag | None] | None = None
     awaits: Callable[[Any], Flag | None] | None = None
@@ -55,12 +55,12 @@ _AWAITS = {kind: order.awaits for kind, order in _ORDERS.items() if order.awaits
 
 
 def raised(op: MicroOp) -> Flag | None:
-    """The flag that *op* raises for a pipe of its own core, if any."""
+    """The flag that *op* sets for a pipe of its own core, if any."""
     flag_of = _RAISES.get(type(op))
     return flag_of(op) if flag_of else None
 
 
 def awaited(op: MicroOp) -> Flag | None:
-    """The flag of its own core that *op* awaits, if any."""
+    """The flag of its own core that *op* waits for, if any."""
     flag_of = _AWAITS.get(type(op))
     return flag_of(op) if flag_of else None

@@ -1,14 +1,13 @@
-"""What comes before something on a core, as far as other cores can see it.
+"""What precedes an event on a core, as far as other cores can see it.
 
-Waits, sets and accesses are numbered, and what comes before something is a *past*: two integers
-with a bit for each wait and for each access, so that the union of two is one operation. A pipe has
-a past, and so has each flag that is up. All that a micro-op does is to join pasts, to add its own
-bit, and to hand pasts on through flags.
+Waits, sets and accesses are numbered. What precedes something is a *past*: two integers with a bit
+for each wait and for each access, so that the union of two pasts is one operation. Each pipe has a
+past, and so has each flag that is set. A micro-op only joins pasts, adds its own bit, and passes
+pasts on through flags.
 
-So a body is followed once, from pasts that stand for whatever it finds: a bit for each pipe and for
-each flag that is up. What it leaves is a union of some of these with new bits, and a call of
-it fills in what the bits stand for; unions of unions are unions, so this holds for calls in calls
-too.
+So a body is followed once, from symbolic pasts: one bit for each pipe and for each flag that is
+set. Its results are unions of some of these with new bits, and a call of the body substitutes the
+actual pasts; unions of unions are unions, so this also holds for nested calls.
 """
 
 from __future__ import annotations
@@ -47,27 +46,27 @@ __all__ = [
 PIPES: tuple[Pipe, ...] = get_args(Pipe)
 ORDERS = frozenset((SetFlag, WaitFlag, CrossCoreSetFlag, CrossCoreWaitFlag))
 Past = tuple[int, int]
-"""What came before: waits, and accesses, a bit each."""
+"""What precedes: waits, and accesses, one bit each."""
 Accesses = tuple[tuple[dict[str, int], tuple[MicroOp, ...]], ...]
-"""Micro-ops that touch global memory, and by how much their names are shifted."""
+"""Micro-ops that touch global memory, and the shifts of their names."""
 Touched = tuple[int, int]
-"""Accesses of a program: the number of the call, and their number in its body."""
+"""Accesses of a program: the index of the call, and their index in its body."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlagUse:
-    """A set or a wait of a flag between cores, and the waits of its core that come before it."""
+    """A set or a wait of a flag between cores, and the waits of its core that precede it."""
 
     op: CrossCoreSetFlag | CrossCoreWaitFlag
     index: int
     waits: int
     number: int
-    """Among the sets, or the waits, of its core."""
+    """Index among the sets, or the waits, of its core."""
 
 
 @dataclass(slots=True)
 class Epoch:
-    """Accesses that follow the same waits and come before the same sets."""
+    """Accesses that follow the same waits and precede the same sets."""
 
     waits: int
     sets: int = 0
@@ -76,17 +75,17 @@ class Epoch:
 
 @dataclass(slots=True)
 class Record:
-    """What a program does with flags between cores, in an order that the core could take."""
+    """A program's use of flags between cores, in an order that the core could take."""
 
     flags: list[FlagUse] = field(default_factory=list)
     epochs: list[Epoch] = field(default_factory=list)
 
 
 class Union(NamedTuple):
-    """A past of a body: some of those that it finds, by number, with new bits."""
+    """A past in a body: the initial pasts it contains, by number, and new bits."""
 
     base: int
-    """The number of another union that is part of it and stands before it, or -1."""
+    """The number of another union that it contains and that comes before it, or -1."""
     found: tuple[int, ...]
     waits: int
     accesses: int
@@ -101,29 +100,29 @@ class Use(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """What a body does to pasts; these are numbers of its unions."""
+    """The effect of a body on pasts, which are numbers of its unions."""
 
     unions: tuple[Union, ...]
     pipes: tuple[int, ...]
-    """What each pipe has at the end."""
+    """The final past of each pipe."""
     flags: tuple[tuple[Flag, int, tuple[int, ...]], ...]
-    """How many pasts are taken of those that each flag finds, and which ones are added."""
+    """How many pasts are consumed of those that each flag has, and which ones are added."""
     uses: tuple[Use, ...]
     touched: tuple[int, ...]
-    """What each access follows."""
+    """The past that each access follows."""
     waits: int
-    """How many waits it has."""
+    """Number of waits."""
     micro_ops: int
-    """How many micro-ops it has."""
+    """Number of micro-ops."""
 
 
 class State:
-    """Where a core stands: the pasts of its pipes, and of the flags that are up."""
+    """The state of a core: the pasts of its pipes, and of the flags that are set."""
 
     def __init__(self, unknown: int, up: dict[Flag, int]) -> None:
-        """From the start of a program; or from *unknown* pasts, of the pipes and so many flags.
+        """The start of a program; or *unknown* pasts, of the pipes and of the flags in *up*.
 
-        Unknown pasts take the first bits of waits, in the order of `_find`.
+        Unknown pasts use the first bits of waits, in the order of `_find`.
         """
         self._unknown, self._up = unknown, up
         first = [(1 << number if unknown else 0, 0) for number in range(max(unknown, len(PIPES)))]
@@ -136,17 +135,17 @@ class State:
         self._waits = unknown
         self._uses: list[tuple[CrossCoreSetFlag | CrossCoreWaitFlag, int, Past]] = []
         self._touched: list[tuple[int, Touched]] = []
-        """The waits before each access, and what it is."""
+        """The waits before each access, and the access."""
         self._count = 0
-        """Micro-ops so far."""
+        """Number of micro-ops so far."""
 
-    # ---- going on ----
+    # ---- execution ----
 
     def play(self, ops: Iterable[tuple[int, MicroOp]], *, follows_dispatch: bool) -> list[Accesses]:
-        """Execute *ops*, with their numbers; returns their accesses.
+        """Execute *ops*, with their indices; return their accesses.
 
-        A pipe always learns what the scalar unit had learnt when it handed a micro-op out; only
-        where they *follow dispatch*, in program order, is that all that it has learnt by now.
+        A pipe always learns what the scalar unit knew when it issued a micro-op; only if they
+        *follow dispatch*, in program order, is that everything that the scalar unit knows by now.
         """
         accesses: list[Accesses] = []
         for index, op in ops:
@@ -180,7 +179,7 @@ class State:
         return accesses
 
     def call(self, effect: Effect, touched: list[Touched]) -> None:
-        """Do what a body does, whose accesses are *touched*."""
+        """Apply the effect of a body, whose accesses are *touched*."""
         found = self._find(effect)
         pasts = []
         for base, numbers, waits, accesses in effect.unions:
@@ -210,19 +209,19 @@ class State:
         self._count += effect.micro_ops
 
     def _find(self, effect: Effect) -> list[Past]:
-        """The pasts that a body finds: those of the pipes, then those of flags that it takes."""
+        """The initial pasts of a body: those of the pipes, then those of flags that it consumes."""
         found = list(self.pipes.values())
         for flag, taken, _ in effect.flags:
             held = self.flags.get(flag, ())
             found += [held[number] for number in range(taken)]
         return found
 
-    # ---- what came of it ----
+    # ---- results ----
 
     def effect(self) -> tuple[Effect, list[list[int]]]:
-        """What all of it does to pasts, and its accesses, those together that are alike."""
+        """The effect on pasts, and the accesses grouped into those that are alike."""
         flags = []
-        # Unknown past -> its number among those that `_find` gives
+        # Unknown past -> its index in the order of `_find`
         number_of = {number: number for number in range(len(PIPES))}
         first = len(PIPES)
         for flag, held in self.flags.items():
@@ -254,7 +253,7 @@ class State:
         return effect, alike
 
     def _alike(self, handed_on: Iterable[Past]) -> list[list[int]]:
-        """The accesses, together those that follow the same and are in the same of these pasts."""
+        """The accesses, grouped by what they follow and by which of these pasts contain them."""
         later = [0] * len(self._touched)
         for number, accesses in enumerate(dict.fromkeys(past[1] for past in handed_on)):
             for access in bits_of(accesses):
@@ -265,7 +264,7 @@ class State:
         return list(groups.values())
 
     def record(self) -> Record:
-        """All of it, from the start of a program on."""
+        """The record of the whole, starting from the beginning of a program."""
         found = Record()
         counts = {CrossCoreSetFlag: 0, CrossCoreWaitFlag: 0}
         sets: dict[Pipe, list[tuple[int, int]]] = {}
@@ -277,7 +276,7 @@ class State:
                 sets.setdefault(op.pipe, []).append((number, accesses))
         later = [0] * len(self._touched)
         for of_pipe in sets.values():
-            # The past of a pipe only grows: what comes before a set comes before all later ones.
+            # The past of a pipe only grows: what precedes a set precedes all later ones.
             seen, after = 0, sum(1 << number for number, _ in of_pipe)
             for number, accesses in of_pipe:
                 for access in bits_of(accesses & ~seen):
@@ -293,7 +292,7 @@ class State:
 
 
 def _shortened(unions: list[Union]) -> Union:
-    """The last of *unions*, less what the largest of the others that is part of it has."""
+    """The last of *unions*, without what its largest contained union already has."""
     *others, (_, found, waits, accesses) = unions
     base, most = -1, 0
     for number, other in enumerate(others):
@@ -312,7 +311,7 @@ def _joined(past: Past, other: Past) -> Past:
 
 
 def bits_of(number: int) -> Iterator[int]:
-    """Which bits of *number* are set, ascending."""
+    """The indices of the bits set in *number*, ascending."""
     while number:
         lowest = number & -number
         yield lowest.bit_length() - 1

@@ -1,13 +1,12 @@
-"""Which flags between cores come before and after each access of a program to global memory.
+"""Which flags between cores precede and follow each access of a program to global memory.
 
-A program is followed body by body, see ``hazards/pasts``. Which flags are up, of those that a body
-awaits, decides which pasts it joins; bodies are followed anew where that differs, and where nothing
-else does that is all that can differ: micro-ops are in program order, and what they do to pasts
-depends on no number and no address. Accesses of a body that follow the same pasts, and that are in
-the same ones of all that it leaves or sets, are the same to all that follows. They are
-one access from then on.
+A program is followed body by body, see ``hazards/pasts``. Of the flags that a body waits for, those
+that are set decide which pasts it joins; a body is followed again where they differ. Nothing else
+can differ: micro-ops are in program order, and their effect on pasts depends on no number and no
+address. Accesses of a body that follow the same pasts, and that are in the same ones of all that it
+leaves or sets, are equivalent for everything that follows. They are treated as one access.
 
-Programs whose bodies do the same to pasts, wherever they read and write, share one record.
+Programs whose bodies have the same effect on pasts share one record, whatever their addresses.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ __all__ = ["Called", "Followed", "Recorder", "has_cross_core_flags"]
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """The calls of a program, or of its bodies that have many flags, a row each."""
+    """The calls of a program, or of its bodies that have many flags, one per row."""
 
     accesses: list[tuple[Accesses, ...]]
-    """What the body of each accesses."""
+    """The accesses of each call's body."""
     names: tuple[str, ...]
     shifts: NDArray[np.int64]
-    """By how much a call shifts each of *names*, `(calls, names)`."""
+    """The shift of each of *names* in a call, `(calls, names)`."""
 
     def __getitem__(self, call: int) -> tuple[dict[str, int], tuple[Accesses, ...]]:
         """The shifts of a call, and the accesses of its body."""
@@ -47,7 +46,7 @@ class Called:
 
 
 class Followed(NamedTuple):
-    """A body, followed from some flags that are up."""
+    """A body, followed from a given set of flags."""
 
     number: int
     """Equal for equal effects."""
@@ -56,29 +55,29 @@ class Followed(NamedTuple):
 
 
 def has_cross_core_flags(program: Program) -> bool:
-    """Whether *program* sets or awaits flags between cores."""
+    """Whether *program* sets or waits for flags between cores."""
     return any(body.has_cross_core_flags for body in program.leaves)
 
 
 FEW_FLAGS = 16
-"""Between cores, in a body that is followed as one.
+"""Most flags between cores in a body that is followed as one.
 
-What many of them say of many accesses is longer than the calls that the body makes.
+The product of many flags and many accesses is longer than the calls that the body makes.
 """
 
 
 class Recorder:
-    """Records programs; bodies that they share are followed once."""
+    """Records programs; shared bodies are followed once."""
 
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
         self._known: dict[tuple[int, Hashable], Followed] = {}
         self._numbers: dict[Effect, int] = {}
         self._ups: dict[Hashable, int] = {(): 0}
-        """Flags that are up, and how often -> their number."""
+        """Flags that are set, and how often -> their number."""
         self._up_of: list[dict[Flag, int]] = [{}]
         self._moves: dict[tuple[int, Body], tuple[Followed, int]] = {}
-        """Number of such flags, and a body -> what it does, and the number that it leads to."""
+        """Number of such flags, and a body -> its effect, and the number that it leads to."""
         self._awaited: dict[Body, tuple[Flag, ...]] = {}
         self._uses: dict[Body, tuple[MicroOp, ...]] = {}
         self._last: dict[Body, bool] = {}
@@ -86,7 +85,7 @@ class Recorder:
         self._records: dict[Hashable, Record] = {}
 
     def record(self, program: Program) -> tuple[Record, Called]:
-        """What *program* does, in an order that its flags allow, and what each call accesses."""
+        """The record of *program*, in an order that flags allow, and the accesses of each call."""
         order = self._orders.of(program)
         if not isinstance(order, range):
             return _recorded_in(order, program.ops)
@@ -102,10 +101,10 @@ class Recorder:
         return self._records[key], Called(accesses, calls.names, calls.shifts)
 
     def call_by_call(self, program: Program) -> tuple[list[Followed], Calls] | None:
-        """What each call of *program* does, and the calls.
+        """The effect of each call of *program*, and the calls.
 
-        A body that goes on behind a flag between cores that it sets is taken apart. None if the
-        program does not go in program order.
+        A body that continues after a flag between cores that it sets is split. None if the program
+        cannot run in program order.
         """
         if not isinstance(self._orders.of(program), range):
             return None
@@ -126,7 +125,7 @@ class Recorder:
         return called, calls
 
     def _move(self, number: int, body: Body) -> tuple[Followed, int]:
-        """What *body* does where flags of that *number* are up, and which are up then."""
+        """The effect of *body* with flags of that *number* set, and the number afterwards."""
         up = self._up_of[number].copy()
         followed = self._followed(body, up)
         for flag, taken, pasts in followed.effect.flags:
@@ -138,7 +137,7 @@ class Recorder:
         return followed, self._ups[after]
 
     def _taken_apart(self, calls: Calls, is_one: Callable[[Body], bool]) -> Calls:
-        """*calls*; a body that is not *one* is taken apart."""
+        """*calls*, with bodies split for which *is_one* is False."""
         are_one = tuple(map(is_one, calls.bodies))
         if all(are_one):
             return calls
@@ -152,7 +151,7 @@ class Recorder:
         return not body.calls or len(self._uses_of(body)) <= FEW_FLAGS
 
     def _sets_last(self, body: Body) -> bool:
-        """Whether nothing but sets of flags between cores follows one in *body*."""
+        """Whether only sets of flags between cores follow the first one in *body*."""
         if body not in self._last:
             *before, last = body.calls or _parted(body)
             is_last = not body.calls or self._sets_last(last.body)
@@ -172,7 +171,7 @@ class Recorder:
         return self._uses[body]
 
     def _followed(self, body: Body, up: dict[Flag, int]) -> Followed:
-        """*body*, followed from where so many sets of flags are *up*."""
+        """*body*, followed with the flags in *up* set."""
         counts = tuple([(flag, up[flag]) for flag in self._awaits(body) if up.get(flag)])
         key = self._orders.number(body), counts
         if key not in self._known:
@@ -201,7 +200,7 @@ class Recorder:
         return accesses
 
     def _awaits(self, body: Body) -> tuple[Flag, ...]:
-        """The flags of its own core that *body* awaits, each once."""
+        """The flags of its own core that *body* waits for, each once."""
         if body not in self._awaited:
             if body.calls:
                 flags = [flag for call in body.calls for flag in self._awaits(call.body)]
@@ -213,19 +212,19 @@ class Recorder:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """Bodies taken apart."""
+    """Split bodies."""
 
     size: NDArray[np.int64]
-    """Of each body how many calls there are in its place, `(bodies,)`."""
+    """For each body the number of calls that replace it, `(bodies,)`."""
     bodies: tuple[Body, ...]
-    """Of all these calls."""
+    """The bodies of all these calls."""
     names: tuple[str, ...]
     shifts: NDArray[np.int64]
     """`(calls, names)`."""
 
     @staticmethod
     def of(calls: Calls, is_one: Callable[[Body], bool]) -> _Parts:
-        """The bodies of *calls*, those that are not *one* taken apart."""
+        """The bodies of *calls*, split where *is_one* is False."""
         inner = [tuple(_inner(Call(body), is_one)) for body in calls.bodies]
         size = np.array([len(each) for each in inner], np.int64)
         flat = [call for each in inner for call in each]
@@ -235,7 +234,7 @@ class _Parts:
         return _Parts(size, bodies, tuple(names), shifts.reshape(len(flat), len(names)))
 
     def calls(self, calls: Calls) -> Calls:
-        """What *calls* of the bodies as they were become."""
+        """The calls that replace *calls* of the original bodies."""
         first = np.cumsum(self.size) - self.size
         row, where = spread(self.size[calls.body], first[calls.body])
         shifts = self.shifts[where]
@@ -244,7 +243,7 @@ class _Parts:
 
 
 def _inner(call: Call, is_one: Callable[[Body], bool]) -> Iterator[Call]:
-    """*call*, or the calls that its body makes where it *is not one*."""
+    """*call*, or the calls that its body makes if *is_one* is False."""
     if is_one(call.body):
         yield call
         return
@@ -253,7 +252,7 @@ def _inner(call: Call, is_one: Callable[[Body], bool]) -> Iterator[Call]:
 
 
 def _parted(body: Body) -> list[Call]:
-    """*body*, which makes no calls, in parts that end where it sets flags between cores."""
+    """*body*, which makes no calls, split after its sets of flags between cores."""
     are_sets = [isinstance(op, CrossCoreSetFlag) for op in body.ops]
     after = enumerate(pairwise(are_sets), 1)
     ends = [index for index, (is_set, is_next) in after if is_set and not is_next]
@@ -264,7 +263,7 @@ def _parted(body: Body) -> list[Call]:
 
 
 def _recorded_in(order: Sequence[int], ops: tuple[MicroOp, ...]) -> tuple[Record, Called]:
-    """The same of *ops* that are executed in *order*, as accesses of one call."""
+    """The record of *ops* executed in *order*, as accesses of one call."""
     state = State(0, {})
     played = ((index, ops[index]) for index in order)
     accesses = state.play(played, follows_dispatch=False)

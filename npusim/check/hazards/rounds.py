@@ -1,4 +1,4 @@
-"""Programs that do the same again and again are walked in part."""
+"""Programs with repeated parts are walked only in part."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from npusim.kernel.table import Calls, LaunchTable, MicroOps, in_pairs
 __all__ = ["Orders", "order"]
 
 _Touch = tuple[str, Pipe, bool]
-"""A name of global memory, who touches it, and whether it is written."""
+"""A name of global memory, the pipe that touches it, and whether it is written."""
 _STAGES: WeakKeyDictionary[Body, tuple[frozenset[_Touch], ...]] = WeakKeyDictionary()
 EVERYTHING = (Barrier(),)
-"""Micro-ops after which all pipes are done."""
+"""Micro-ops after which all pipes have finished."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,12 +33,12 @@ class _Numbered:
     number: int
     body: Body
     calls: tuple[_Numbered, ...] = ()
-    """What it calls, if it makes calls."""
+    """The bodies that it calls, if it makes calls."""
 
 
 @dataclass(slots=True)
 class _Led:
-    """States, and where bodies lead."""
+    """States, and the state that each body leads to."""
 
     states: States
     led: dict[tuple[int, int], int | None] = field(default_factory=dict)
@@ -55,14 +55,14 @@ class _Led:
         return self.led[key]
 
     def passes(self, body: _Numbered) -> bool:
-        """Whether *body*, from the start on, goes in program order and leaves no flag up."""
+        """Whether *body*, from the start, runs in program order and leaves no flag set."""
         state = self.after(START, body)
         return state is not None and self.states.is_even(state)
 
 
 @dataclass(slots=True)
 class Orders:
-    """The orders of the programs of a launch; what was found for one serves those alike."""
+    """The orders of the programs of a launch; a result for one is reused for equivalent ones."""
 
     micro_ops: MicroOps = field(default_factory=MicroOps)
     _found: dict[tuple[Program, Aliases], Sequence[int]] = field(default_factory=dict)
@@ -75,10 +75,10 @@ class Orders:
     """Body without calls, and names that pipes share -> the pipes that it uses."""
     _touched: dict[Program, Touched] = field(default_factory=dict)
     _of_bodies: set[Program] = field(default_factory=set)
-    """Programs whose order follows from their bodies alone, wherever these are called."""
+    """Programs whose order follows from their bodies alone, whatever the calls' offsets."""
     _envelopes: Envelopes = field(default_factory=Envelopes)
     _standing: dict[Body, _Numbered] = field(default_factory=dict)
-    """Body -> what stands for it where only the order and the most bytes count."""
+    """Body -> its envelope, for checks of order with the most bytes."""
     _standing_equal: dict[Hashable, _Numbered] = field(default_factory=dict)
     _states_of_most: dict[frozenset[Pipe], _Led] = field(default_factory=dict)
     """Pipes -> the states of programs that use these, with the most bytes."""
@@ -86,15 +86,15 @@ class Orders:
 
     @staticmethod
     def of_launch(launch: LaunchTable) -> Orders:
-        """Those of the programs of *launch*: of what their bodies touch, the most is held first."""
+        """The orders for *launch*, with the envelopes of its bodies found first."""
         envelopes = Envelopes.of(launch.bodies, launch.micro_ops)
         return Orders(micro_ops=launch.micro_ops, _envelopes=envelopes, _whole=launch.whole())
 
     def of_block(self, block: Block, like: Block | None = None) -> Sequence[int]:
-        """What :func:`order` says of the program of *block*, whose names may share a tensor.
+        """The :func:`order` of the program of *block*, whose names may share a tensor.
 
-        *like* is a block of the same sequence (see :meth:`LaunchTable.sequences`) that was asked
-        for before: where its order follows from its bodies alone, it is that of *block* too.
+        *like* is a block of the same sequence (see :meth:`LaunchTable.sequences`) that was checked
+        before: if its order follows from its bodies alone, it applies to *block* too.
         """
         if like is not None and like.program in self._of_bodies:
             key = block.program, NO_ALIASES
@@ -107,16 +107,16 @@ class Orders:
         return self.of(block.program, aliases(block, self._touched[block.program]))
 
     def of(self, program: Program, aliases: Aliases = NO_ALIASES) -> Sequence[int]:
-        """What :func:`order` says of *program* where its names stand for *aliases*."""
+        """The :func:`order` of *program* if its names are *aliases*."""
         key = program, aliases
         if key not in self._found:
             self._found[key] = self._order(program, aliases)
-            # The order is the same whatever the names stand for.
+            # The order does not depend on the aliases.
             self._found.setdefault((program, NO_ALIASES), self._found[key])
         return self._found[key]
 
     def whole(self, program: Program) -> Body:
-        """What *program* calls as one body, without shifts, see :func:`in_pairs`."""
+        """All calls of *program* as one body, without shifts, see :func:`in_pairs`."""
         if program not in self._whole:
             calls = Calls.of(program)
             edges = np.array([0, calls.body.size])
@@ -128,7 +128,7 @@ class Orders:
         return self._numbered(body).number
 
     def sequence(self, program: Program) -> tuple[int, ...]:
-        """The bodies of *program*, equal ones by the same number."""
+        """The bodies of *program*, with equal ones under the same number."""
         return tuple([self._numbered(body).number for body in program.called])
 
     def _numbered(self, body: Body) -> _Numbered:
@@ -146,7 +146,7 @@ class Orders:
         return numbered
 
     def _standing_for(self, body: Body) -> _Numbered:
-        """What stands for *body* where only the order and the most bytes count."""
+        """The envelope of *body*, for checks of order with the most bytes."""
         found = self._standing.get(body)
         if found is None:
             calls = tuple(self._standing_for(call.body) for call in body.calls)
@@ -168,7 +168,7 @@ class Orders:
         return range(len(found)) if found == list(range(len(found))) else tuple(found)
 
     def _passes(self, program: Program, shared: frozenset[str]) -> bool:
-        """Whether each micro-op of *program* goes at once, and no flag is left up.
+        """Whether each micro-op of *program* starts without waiting, and no flag is left set.
 
         *shared* are the names of global memory that several of its pipes touch.
         """
@@ -185,11 +185,11 @@ class Orders:
         if key not in self._states:
             states = States(pipes, shared, of_buffers=self._envelopes.of_buffers)
             self._states[key] = _Led(states)
-        # The whole program says what is wrong, with its own numbers.
+        # Walking the whole program gives the error with its own indices.
         return self._states[key].passes(self._numbered(self.whole(program)))
 
     def _passes_with_most(self, program: Program, pipes: frozenset[Pipe]) -> bool:
-        """The same where each body touches the most that any that it is like does."""
+        """The same, with each body replaced by its envelope."""
         if not all(body in self._envelopes.standing for body in program.leaves):
             return False
         if pipes not in self._states_of_most:
@@ -199,24 +199,24 @@ class Orders:
 
 
 def order(program: Program) -> Sequence[int]:
-    """Indices of the micro-ops in an order that the chip could take: a range in program order.
+    """Indices of the micro-ops in an order that the chip could take: a range if in program order.
 
-    Bodies that calls share are walked once from each state in which they are found, see
-    :class:`States`, if no two pipes touch the same global memory from one barrier of all pipes to
-    the next, unless it is where all calls find it in the same place. What does not go in program
-    order that way, or not at all, is walked in full.
+    Shared bodies are walked once from each state in which they occur, see :class:`States`, if no
+    two pipes touch the same global memory between two barriers of all pipes, except at an offset
+    that is the same in all calls. A program that cannot be walked in program order in this way is
+    walked in full.
 
     Raises RaceError, naming both micro-ops, the buffer and the bytes; DeadlockError, naming each
-    waiting pipe and its flag; FlagError, naming the flags that nobody awaits.
+    waiting pipe and its flag; FlagError, naming the flags that are never waited for.
     """
     return Orders().of(program)
 
 
 def _leaves_no_trace(op: MicroOp, shared: frozenset[str]) -> bool:
-    """Whether *op* is one of the scalar unit that no later micro-op can race with.
+    """Whether *op* is one of the scalar unit with which no later micro-op can race.
 
-    Of a barrier of all pipes, and of what it reads of global memory that nobody writes, remains
-    only what others know afterwards.
+    A barrier of all pipes, and a read of global memory that is never written, only affect what
+    others know afterwards.
     """
     if isinstance(op, ScalarLoadGlobal):
         return op.src.name not in shared
@@ -224,9 +224,9 @@ def _leaves_no_trace(op: MicroOp, shared: frozenset[str]) -> bool:
 
 
 def _shared(program: Program, whole: Body, aliases: Aliases) -> frozenset[str] | None:
-    """The names that two pipes touch with no barrier of all pipes between them.
+    """The names that two pipes touch without a barrier of all pipes in between.
 
-    None where a call moves one of them on, or where names stand for each other.
+    None if a call shifts one of them, or if names are aliases.
     """
     found = {name for stage in _stages(whole) for name in _clashing(stage, aliases)}
     if found and (aliases is not NO_ALIASES or found & _moved(program)):
@@ -235,7 +235,7 @@ def _shared(program: Program, whole: Body, aliases: Aliases) -> frozenset[str] |
 
 
 def _clashing(touched: Iterable[_Touch], aliases: Aliases) -> set[str]:
-    """The names that :func:`shared_names` finds, of what micro-ops touch."""
+    """The names that :func:`shared_names` finds in these accesses."""
     pipes: dict[str, set[Pipe]] = {}
     written: set[str] = set()
     for tensor, pipe, is_write in touched:
@@ -247,7 +247,7 @@ def _clashing(touched: Iterable[_Touch], aliases: Aliases) -> set[str]:
 
 
 def _moved(program: Program) -> set[str]:
-    """The names that some call moves on."""
+    """The names that some call shifts."""
     calls = Calls.of(program)
     found = {name for name, shifts in zip(calls.names, calls.shifts.T, strict=True) if shifts.any()}
     left, seen = [*program.bodies], set[Body]()
@@ -262,7 +262,7 @@ def _moved(program: Program) -> set[str]:
 
 
 def _stages(body: Body) -> tuple[frozenset[_Touch], ...]:
-    """What *body* touches from barrier to barrier of all pipes; alike between two, it is one."""
+    """What *body* touches between barriers of all pipes; equal neighbours are joined."""
     known = _STAGES.get(body)
     if known is None:
         known = _STAGES[body] = _of_calls(body.calls) if body.calls else _of_leaf(body)

@@ -1,10 +1,10 @@
-"""Where a walk stands between two bodies, so that what follows from there is walked once.
+"""States of a walk between two bodies, so that each continuation is walked once.
 
-What a body does to a walk depends on the state that it finds alone: which accesses are not known to
-be over yet, and to whom; which flags are up, and what they say. A state that was met before leads
-where it led before, so a program is walked for each pair of a state and a body that differs, and
-steady loops, loops in loops and sequences of other lengths have few. That is exact: two states are
-one only if no micro-op could distinguish them, see :meth:`BodyWalk.state`.
+The effect of a body on a walk depends only on the state before it: which accesses are not known to
+be over yet, and to whom; which flags are set, and what they convey. A state seen before leads where
+it led before, so a program is walked once per distinct pair of state and body, of which steady
+loops, nested loops and sequences of other lengths have few. This is exact: two states are the same
+only if no micro-op could distinguish them, see :meth:`BodyWalk.state`.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ __all__ = ["START", "BodyWalk", "States"]
 
 PIPES: tuple[Pipe, ...] = get_args(Pipe)
 HAND_OVER: tuple[Pipe, ...] = "cube", "fixpipe"
-"""Pipes whose unit flag makes a difference of whether micro-ops are adjacent."""
+"""Pipes whose unit flag makes it matter whether micro-ops are adjacent."""
 START = 0
-"""The number of the state in which nothing has happened."""
+"""The number of the initial state."""
 
 
 class States:
-    """The states that walks have met, by number, and what bodies make of them.
+    """The states that walks have reached, by number, and the effect of bodies on them.
 
-    They are those of programs that use *pipes* and no others, several of which touch *shared* names
-    of global memory, none of which is moved on by a call.
+    They are those of programs that use *pipes* and no others, several of which touch *shared*
+    names of global memory, none of which is shifted by a call.
     """
 
     def __init__(
@@ -44,8 +44,8 @@ class States:
         touches: dict[int, Touches] | None = None,
         of_buffers: dict[int, Touches] | None = None,
     ) -> None:
-        """*touches* is what micro-ops touch, by their addresses, where that is known before;
-        *of_buffers* what those touch that touch no shared names.
+        """*touches* has the accesses of micro-ops by address, if known in advance; *of_buffers*
+        those of micro-ops that touch no shared names.
         """
         used = tuple(pipe for pipe in PIPES if pipe in pipes)
         first = BodyWalk(used, shared, {} if touches is None else touches, of_buffers or {})
@@ -55,13 +55,14 @@ class States:
     def after(self, state: int, body: Body) -> int | None:
         """The state that *body* leads to from *state*.
 
-        None if a micro-op of it would have to wait, or races: then program order is not certain.
+        None if one of its micro-ops would have to wait, or races: then program order is not
+        certain.
         """
         walk = self._walks[state].copied()
         return self._number(walk) if walk.passes(body) else None
 
     def is_even(self, state: int) -> bool:
-        """Whether no flag within a core is up."""
+        """Whether no flag within a core is set."""
         return not any(self._walks[state].up.values())
 
     def _number(self, walk: BodyWalk) -> int:
@@ -73,9 +74,9 @@ class States:
 
 
 class BodyWalk(Walk):
-    """A walk of one body after another, each micro-op of which goes at once.
+    """A walk of body after body, in which each micro-op starts without waiting.
 
-    Of accesses to global memory those to *shared* names count: no other ones have several pipes.
+    Of global memory only accesses to *shared* names count: only these are touched by several pipes.
     """
 
     def __init__(
@@ -88,15 +89,15 @@ class BodyWalk(Walk):
         super().__init__(Program("walk", ()), pipes=PIPES)
         self.shared = shared
         self._used = used
-        """The pipes that what follows may be on."""
+        """The pipes that later micro-ops may use."""
         self.ops: list[MicroOp] = []
-        """The micro-ops of this walk and of those that it shares the list with."""
+        """The micro-ops of this walk and of those that share the list."""
         self._touches = touches
-        """What each of them touches, by its address: the list keeps them all."""
+        """The accesses of each of them, by its address: the list keeps them alive."""
         self._of_buffers = of_buffers
 
     def copied(self) -> BodyWalk:
-        """A walk that goes on from here without a trace in this one."""
+        """A walk that continues from here without affecting this one."""
         other = BodyWalk(self._used, self.shared, self._touches, self._of_buffers)
         other.ops = self.ops
         other.go_on_from(self)
@@ -112,12 +113,12 @@ class BodyWalk(Walk):
         return found
 
     def passes(self, body: Body) -> bool:
-        """Walk *body*; whether each of its micro-ops goes at once, and none races."""
+        """Walk *body*; return whether each of its micro-ops starts at once, and none races."""
         for op in body:
             index = len(self.ops)
             self.ops.append(op)
             if isinstance(op, SetFlag) and self.up.get(flag_of_pair(op)):
-                return False  # Nobody has awaited it yet.
+                return False  # It has not been waited for yet.
             try:
                 if not self.step(self.lanes[op.pipe], index, self.at_issue):
                     return False
@@ -130,11 +131,11 @@ class BodyWalk(Walk):
         return True
 
     def forget(self) -> None:
-        """Forget the accesses that are over for every pipe: nothing that follows can race them."""
+        """Drop accesses that are over for every pipe: later micro-ops cannot race with them."""
         lanes = [self.lanes[pipe] for pipe in self._used]
         others = len(lanes) - 1
         for pipe, lane in zip(self._used if others else (), lanes, strict=False):
-            # What the scalar unit knows, each pipe learns with the next micro-op that it is handed.
+            # Each pipe learns what the scalar unit knows with the next micro-op issued to it.
             known = [
                 max(other.clock.get(key, 0), self.at_issue.get(key, 0))
                 for key in ((pipe, SCALAR_READS) if pipe == "scalar" else (pipe,))
@@ -154,10 +155,10 @@ class BodyWalk(Walk):
                     page.accesses = left
 
     def state(self) -> Hashable:
-        """All that a further micro-op could find out: equal for walks that go on alike.
+        """Everything that a later micro-op could depend on: equal for walks that continue alike.
 
-        A number says what is over: all accesses up to it, and no other ones. So the number of
-        stored accesses that are over stands for it, but where adjacent ones may follow each other.
+        A number means that all accesses up to it are over, and no others. So the count of stored
+        accesses that are over can replace it, except where adjacent ones may follow each other.
         """
         used = self._used
         ranks: dict[str, Callable[[int], int]] = {pipe: self._rank_of(pipe) for pipe in used}
@@ -183,7 +184,7 @@ class BodyWalk(Walk):
         return tuple(lanes), frozenset(flags), up, reduced(self.at_issue)
 
     def _rank_of(self, pipe: Pipe) -> Callable[[int], int]:
-        """What stands for a number of a micro-op of *pipe*."""
+        """The replacement for an index of a micro-op of *pipe*."""
         if pipe in HAND_OVER:
             return _ranks(self._numbers_of(pipe)).__getitem__
         pages = self.lanes[pipe].touched.values()
@@ -191,7 +192,7 @@ class BodyWalk(Walk):
         return partial(bisect_right, kept)
 
     def _numbers_of(self, pipe: Pipe) -> set[int]:
-        """All numbers of micro-ops of *pipe* that are stored anywhere."""
+        """All indices of micro-ops of *pipe* that are stored anywhere."""
         clocks = [lane.clock for lane in self.lanes.values()]
         clocks += [clock for waiting in self.flags.values() for clock in waiting]
         clocks.append(self.at_issue)
@@ -206,7 +207,7 @@ class BodyWalk(Walk):
 
 
 def _ranks(numbers: Iterable[int]) -> dict[int, int]:
-    """Number -> what stands for it: as near to its neighbours as 1, or farther; 0 stays 0."""
+    """Index -> its replacement, which stays adjacent to neighbours at distance 1; 0 stays 0."""
     ranks = {0: 0}
     last = 0
     for number in sorted(numbers):
@@ -217,5 +218,5 @@ def _ranks(numbers: Iterable[int]) -> dict[int, int]:
 
 
 def _kind(op: MicroOp) -> Hashable:
-    """What of *op* an access that follows may want to know: its unit flag."""
+    """What a later access may need to know of *op*: its unit flag."""
     return (type(op), op.unit_flag) if isinstance(op, Mmad | Fixpipe) else None

@@ -1,4 +1,4 @@
-"""The walk: a program played pipe by pipe as the chip does, untimed, with vector clocks."""
+"""The walk: runs a program pipe by pipe as the chip does, untimed, with vector clocks."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from npusim.kernel.program import Program
 __all__ = ["SCALAR_READS", "ClashError", "Clock", "Walk", "walk"]
 
 Clock = dict[str, int]
-"""How many micro-ops of each pipe are over, at least; under SCALAR_READS those read by."""
+"""How many micro-ops of each pipe are over, at least; for SCALAR_READS, of the reads of scalar."""
 SCALAR_READS = "scalar reads"
-"""What the scalar unit has read it has, but what it writes is only on its way.
+"""A read of the scalar unit is over at once, but a write is only on its way.
 
-So a micro-op that it issues follows its reads, and its writes by a flag alone (asc-devkit,
+So a micro-op that it issues follows its reads, but needs a flag to follow its writes (asc-devkit,
 SetFlag/WaitFlag(ISASI).md: a DataCopy that follows a SetValue needs one from S to MTE3).
 """
 
 
 @dataclass(slots=True)
 class _Page:
-    """What a pipe touched in one page: of equal ranges only the latest access, which suffices."""
+    """A pipe's accesses to one page: of equal ranges only the latest, which is sufficient."""
 
     latest: int = 0
     """Sequence of the latest access."""
@@ -49,14 +49,14 @@ class _Page:
 
 @dataclass(slots=True)
 class _Lane:
-    """One pipe: what is still queued, its vector clock, what it touched."""
+    """One pipe: its queue, its vector clock, and its accesses."""
 
     pipe: Pipe
     queue: deque[tuple[int, Clock]] = field(default_factory=deque)
-    """Numbers of micro-ops, each with what the scalar unit knew when it handed it out."""
+    """Indices of micro-ops, each with what the scalar unit knew when it issued it."""
     clock: Clock = field(default_factory=dict)
     drained: int = 0
-    """Sequence up to which its results are there: moved on by its barriers."""
+    """Sequence up to which its results are available: advanced by its barriers."""
     at_issue: Clock = field(default_factory=dict)
     """What the scalar unit knew when it issued its latest micro-op."""
     touched: dict[Key, _Page] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class _Lane:
             page.accesses[access.area, access.adds] = access
 
     def take(self, other: _Lane) -> None:
-        """Stand where *other* stands, with nothing queued."""
+        """Take over the state of *other*, with an empty queue."""
         self.clock, self.drained, self.at_issue = other.clock.copy(), other.drained, other.at_issue
         self.latest = other.latest
         self.touched = {
@@ -79,23 +79,23 @@ class _Lane:
         }
 
     def learn(self, clock: Clock) -> None:
-        """Go on after what *clock* says is over."""
+        """Continue after everything that is over according to *clock*."""
         _join(self.clock, clock)
-        # So much of its own work is among it: the results of that are there.
+        # This includes its own work up to a point, whose results are available.
         self.drained = max(self.drained, clock.get(self.pipe, 0))
 
 
 def walk(program: Program, aliases: Aliases = NO_ALIASES) -> list[int]:
-    """Indices of the micro-ops in an order that the chip could take, program order where it can.
+    """Indices of the micro-ops in an order that the chip could take, in program order if possible.
 
     Raises RaceError, naming both micro-ops, the buffer and the bytes; DeadlockError, naming each
-    waiting pipe and its flag; FlagError, naming the flags that are left over.
+    waiting pipe and its flag; FlagError, naming the flags that are left set.
     """
     found = Walk(program, aliases)
     try:
         found.go()
     except ClashError:
-        # Once more, with the clocks of all micro-ops, which say what to do about it.
+        # Repeat with the clocks of all micro-ops, from which the remedy follows.
         found = Walk(program, aliases, keeps_clocks=True)
         try:
             found.go()
@@ -113,7 +113,7 @@ class ClashError(Exception):
 
 
 class Walk:
-    """A walk of *program*; *pipes* are those of its micro-ops, in the order of appearance."""
+    """A walk of *program*; *pipes* are those of its micro-ops, in order of appearance."""
 
     def __init__(
         self,
@@ -130,20 +130,20 @@ class Walk:
         }
         self.scalar = self.lanes.setdefault("scalar", _Lane("scalar"))
         self.shared = frozenset(shared_names(self.ops, aliases))
-        """Names of global memory where pipes can clash."""
+        """Names of global memory in which pipes can clash."""
         self.flags: dict[Flag, deque[Clock]] = {}
         self.raisers: dict[Flag, deque[int]] = {}
-        """Flag -> the micro-ops that raised it and were not answered."""
+        """Flag -> the micro-ops that set it and have not been matched by a wait."""
         self.up: dict[Flag, int] = {}
-        """Flag -> how many more sets than waits of it have been issued."""
+        """Flag -> how many more sets than waits have been issued."""
         self.clocks: list[Clock] | None = [{}] * len(self.ops) if keeps_clocks else None
-        """What came before each micro-op, and itself."""
+        """The clock of each micro-op, itself included."""
         self.at_issue: Clock = {}
-        """What every micro-op follows that the scalar unit issues now."""
+        """What precedes every micro-op that the scalar unit issues now."""
         self.next = 0
 
     def go_on_from(self, other: Walk) -> None:
-        """Stand where *other* stands; what this one does from here on leaves it untouched."""
+        """Take over the state of *other*, which later steps of this walk do not affect."""
         for pipe, lane in other.lanes.items():
             self.lanes[pipe].take(lane)
         self.flags = {flag: clocks.copy() for flag, clocks in other.flags.items()}
@@ -173,13 +173,13 @@ class Walk:
             raise FlagError(left_over(self.program, left))
 
     def _dispatch(self) -> None:
-        """The scalar unit goes through the program and issues what is not its own."""
+        """Advance the scalar unit through the program, issuing micro-ops of other pipes."""
         ops = self.ops
         while self.next < len(ops):
             op = ops[self.next]
             if op.pipe != "scalar":
                 lane = self.lanes[op.pipe]
-                # Nothing ahead of it in its pipe: it goes at once, in program order.
+                # Its pipe is idle, so it starts at once, in program order.
                 if lane.queue or not self.step(lane, self.next, self.at_issue):
                     lane.queue.append((self.next, self.at_issue))
             elif not self.step(self.scalar, self.next, self.at_issue):
@@ -191,21 +191,21 @@ class Walk:
             self.next += 1
 
     def _pair(self, op: SetFlag | WaitFlag, index: int) -> None:
-        """Hold against each other what is issued: sets and waits of a flag take turns."""
-        # A wait lowers the flag (asc-devkit, SetFlag/WaitFlag(ISASI).md), and no page says how many
-        # sets add up. A pipe may run ahead all the same: FetchEventID gives each pair one event.
+        """Check that issued sets and waits of a flag alternate."""
+        # A wait clears the flag (asc-devkit, SetFlag/WaitFlag(ISASI).md), and no page says how many
+        # sets accumulate. A pipe may still run ahead: FetchEventID gives each pair one event.
         up = self.up.get(flag_of_pair(op), 0) + (1 if isinstance(op, SetFlag) else -1)
         if up > 1:
             complain(FlagError(still_up(self.program, index)))
         self.up[flag_of_pair(op)] = up
 
     def tell(self) -> None:
-        """Note what the scalar unit knows, which what it issues from now on follows."""
+        """Record what the scalar unit knows, which precedes everything it issues from now on."""
         self.scalar.clock[SCALAR_READS] = self.scalar.clock["scalar"]
         self.at_issue = self.scalar.clock | {"scalar": self.scalar.drained}
 
     def step(self, lane: _Lane, index: int, at_issue: Clock) -> bool:
-        """Execute one micro-op, issued when *at_issue* was known, if it need not wait."""
+        """Execute one micro-op, issued with knowledge *at_issue*, unless it must wait."""
         op = self.ops[index]
         flag = awaited(op)
         if flag is not None:
@@ -230,7 +230,7 @@ class Walk:
         elif isinstance(op, Barrier) and op.on is not None:
             lane.drained = lane.clock[op.pipe]
         elif is_full_barrier:
-            # All clocks become their maximum: everything before comes before everything after.
+            # All clocks become their maximum: everything earlier precedes everything later.
             for other in self.lanes.values():
                 _join(self.scalar.clock, other.clock)
             for other in self.lanes.values():
@@ -241,7 +241,7 @@ class Walk:
         return True
 
     def touches(self, op: MicroOp) -> Touches:
-        """What *op* touches."""
+        """The accesses of *op*."""
         return Touches.of(op, self.shared, self.aliases)
 
     def _touch(self, lane: _Lane, op: MicroOp, index: int) -> None:
@@ -276,7 +276,7 @@ class Walk:
     ) -> list[tuple[Access, Access]]:
         """The races of *accesses* with those that *other* made after its first *known* micro-ops.
 
-        *clashing* says where these are found, and with which of the accesses.
+        *clashing* has the keys of these, and the index of the access they clash with.
         """
         found: list[tuple[Access, Access]] = []
         for key, number in clashing:
@@ -296,16 +296,16 @@ class Walk:
         return found
 
     def _hands_over(self, past: Access, access: Access) -> bool:
-        """Whether the unit flag of L0C orders an Mmad and a Fixpipe that run along with each other.
+        """Whether the unit flag of L0C orders an Mmad and a Fixpipe that run concurrently.
 
-        For a *past* one directly behind what is known to be over: the set of a flag.
+        *past* must directly follow what is known to be over: the set of a flag.
         """
         ops = [self.ops[each.op] for each in (past, access)]
         is_pair = {type(op) for op in ops} == {Mmad, Fixpipe} and past.area.place == "l0c"
         return is_pair and all(isinstance(op, Mmad | Fixpipe) and op.unit_flag for op in ops)
 
     def explain(self, found: ClashError) -> str:
-        """What races, and which flags and barriers put an end to it."""
+        """The message for a race, with the flags and barriers that remove it."""
         assert self.clocks is not None
         _, access = found.clashes[0]
         latest: dict[Pipe, tuple[Access, Access]] = {}
@@ -313,7 +313,7 @@ class Walk:
             pipe = self.ops[past.op].pipe
             if pipe not in latest or latest[pipe][0].sequence < past.sequence:
                 latest[pipe] = past, now
-        # What comes before another of them needs no flag of its own.
+        # An access that precedes another one needs no flag of its own.
         last = [
             (past, now)
             for pipe, (past, now) in latest.items()

@@ -1,7 +1,7 @@
-"""Which micro-ops a device accepts: rows of (kinds, what must hold, what to say when it does not).
+"""The micro-ops that a device accepts: rows of (kinds, condition, message).
 
-A row's predicate gets the micro-op and the :class:`Place` it would run on; a false answer becomes a
-:class:`RuleError` that names the micro-op, what must hold, what came and what to do.
+A row's predicate gets the micro-op and the :class:`Place` where it would run; if it is false, a
+:class:`RuleError` names the micro-op, the condition, the value found and the remedy.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from npusim.kernel.table import MicroOps
 __all__ = ["CASTS", "Accepted", "Place", "RuleError", "check", "check_blocks"]
 
 UNRESTRICTED = (ScalarAlu, Trap, Barrier)
-"""What every core accepts that has its pipe and its operands' buffers."""
+"""Accepted by every core that has the pipe and the buffers of the operands."""
 
 
 def _in_bounds(local: Local, core: Core) -> bool:
@@ -72,11 +72,11 @@ IN_BOUNDS = Rule(
 
 
 def _outside(op: MicroOp) -> tuple[Role, Local, Local] | None:
-    """The first operand of *op* that touches more than it names: its role, it, what it touches."""
+    """The first operand of *op* that touches more than it names: its role, operand and range."""
     for role, operand in named(op):
         touched = None if role.touched is None else getattr(op, role.touched)
         if isinstance(touched, Local):
-            # Copies fill the last block that they begin, and claims are whole blocks.
+            # Copies fill their last block, and claims are whole blocks.
             unit = BLOCK_BYTES if role.is_written else 1
             end = operand.offset_bytes + align_up(operand.nbytes, unit)
             if touched.offset_bytes < operand.offset_bytes or touched.end_bytes > end:
@@ -95,7 +95,7 @@ def _outside_text(op: MicroOp, _: Place) -> str:
 
 
 IN_OPERAND = Rule(MICRO_OPS, lambda op, _: _outside(op) is None, _outside_text)
-"""Every micro-op touches no more than its operands name."""
+"""No micro-op touches more than its operands name."""
 SOLID = Rule(
     MICRO_OPS,
     lambda op, _: type(op) in VECTOR or not any(local.is_strided for _, local in named(op)),
@@ -104,9 +104,9 @@ SOLID = Rule(
         f"{', '.join(str(local) for _, local in named(op))}; take the pieces one by one"
     ),
 )
-"""Every other micro-op has operands without strides."""
+"""All other micro-ops have operands without strides."""
 FIRST = (IN_BOUNDS, SOLID)
-"""Every micro-op is held to these, whatever else holds for it."""
+"""Rules that apply to every micro-op."""
 RULES = (
     *copies.RULES,
     *vector.RULES,
@@ -135,7 +135,7 @@ ROWS: Table[tuple[Rule, ...]] = Table(
 
 @dataclass(slots=True)
 class Accepted:
-    """What a kind of core was found to accept, of bodies and of *micro_ops* by number."""
+    """What a kind of core is known to accept: bodies, and numbered *micro_ops*."""
 
     micro_ops: MicroOps = field(default_factory=MicroOps)
     bodies: set[Body] = field(default_factory=set)
@@ -145,9 +145,9 @@ class Accepted:
 def check(program: Program, place: Place, known: Accepted | None = None) -> None:
     """Raise RuleError for the first micro-op of *program* that *place* does not accept.
 
-    Bodies that calls share are looked at once, without their shifts, on which no rule depends; a
-    micro-op's number is the one of its first call. What is *known* to be accepted there is not
-    looked at again; the rest is then added to it.
+    Shared bodies are checked once, without their shifts, on which no rule depends; a micro-op's
+    index is that of its first call. What is *known* to be accepted there is skipped; the rest is
+    added to it.
     """
     check_program(program)
     if place.kind not in place.spec.cores:

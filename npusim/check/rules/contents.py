@@ -1,7 +1,7 @@
-"""What a launch consists of must be what its types say, before anything calculates with it.
+"""A launch must match its declared types before anything computes with it.
 
-Blocks, programs and calls are taken to pieces here; what a field of a micro-op can hold is read off
-its annotation, see ``isa/fields``. Every other check may then rely on the types.
+Checks blocks, programs and calls in all their parts; the values of a micro-op's field follow from
+its annotation, see ``isa/fields``. All other checks can then rely on the types.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from npusim.kernel.table import Calls, TabledProgram
 __all__ = ["check_blocks", "check_program", "where"]
 
 _known: WeakSet[Program] = WeakSet()
-"""Programs that were found good; they never change."""
+"""Programs already checked; they never change."""
 
 
 def where(program: str, index: int, line: Line | None) -> str:
-    """Micro-op number *index* of *program*, and the line of the kernel that wrote it."""
+    """Micro-op *index* of *program*, and the line of the kernel that wrote it."""
     written = ""
-    # Lines are for messages alone and checked nowhere else.
+    # Lines are only used in messages and not checked elsewhere.
     if type(line) is tuple and len(line) == 2 and type(line[0]) is str:
         written = f" (line {line[1]} of {Path(line[0]).name})"
     return f"{program} #{index}{written}"
 
 
 def check_blocks(who: str, blocks: object) -> None:
-    """Raise RuleError unless *blocks* is a tuple of blocks whose parts are all of their types."""
+    """Raise RuleError unless *blocks* is a tuple of blocks whose parts have their types."""
     if type(blocks) is not tuple or not all(type(block) is Block for block in blocks):
         raise RuleError(
             f"{who}: blocks must be a tuple, each a Block, not {_shown(blocks)}; "
@@ -47,16 +47,16 @@ def check_blocks(who: str, blocks: object) -> None:
 
 
 def check_program(program: Program) -> None:
-    """Raise RuleError, saying where, unless *program* is made of micro-ops and calls of them."""
+    """Raise RuleError, with the location, unless *program* is made of micro-ops and calls."""
     _check_program(program, set())
 
 
 def _check_program(program: Program, good: set[int]) -> None:
-    """The same; *good* are the addresses of bodies and micro-ops that were found so before."""
+    """Check *program*; *good* are the addresses of bodies and micro-ops already checked."""
     if program in _known:
         return
     is_tabled = isinstance(program, TabledProgram)
-    # The calls of a table are no objects until somebody asks for them.
+    # The calls of a table are not objects until they are accessed.
     parts = () if is_tabled else (("parts", tuple),)
     for name, kind in (("name", str), *parts, ("claimed_bytes", dict), ("lines", tuple)):
         if type(getattr(program, name)) is not kind:
@@ -76,7 +76,7 @@ def _check_program(program: Program, good: set[int]) -> None:
 
 
 def _check_table(name: str, table: Calls, good: set[int]) -> None:
-    """The same of a program that is made of *table*."""
+    """Check a program that is made of *table*."""
     body, shifts = table.body, table.shifts
     is_whole = body.ndim == 1 and shifts.shape == (body.size, len(table.names))
     if not is_whole or not body.dtype == shifts.dtype == np.int64:
@@ -100,7 +100,7 @@ def _check_table(name: str, table: Calls, good: set[int]) -> None:
 
 
 def _check_parts(name: str, start: int, owner: Program | Body, good: set[int]) -> None:
-    """The same of the parts of *owner*, the first of which is micro-op number *start*."""
+    """Check the parts of *owner*, of which the first is micro-op *start*."""
     lines = owner.lines if isinstance(owner, Program) else owner.part_lines
     for number, part in enumerate(owner.parts):
         if not isinstance(part, Call):
@@ -138,7 +138,7 @@ def _check_micro_op(name: str, index: int, op: object, line: Line | None) -> Non
 
 
 def _shown(value: object) -> str:
-    """What *value* is, or of a tuple what is in it."""
+    """A description of *value*, or of the elements of a tuple."""
     if type(value) is tuple:
         kinds = dict.fromkeys(type(part).__name__ for part in value)
         return f"a tuple of {', '.join(kinds) or 'nothing'}"

@@ -29,11 +29,11 @@ __all__ = ["ATOMIC_DTYPES", "RULES"]
 FROM_GM = (Load, LoadNd2Nz)
 TO_GM = (Store,)
 ND2NZ_ROWS = 2**14
-"""Assumed of Nd2NzParams, for the rows of the source and of the matrix in L1."""
+"""Assumed for Nd2NzParams: rows of the source and of the matrix in L1."""
 GAP_BLOCKS = 2**16 - 1
-"""Assumed of DataCopyParams: the gaps between bursts are counted in blocks, in 16 bits."""
+"""Assumed for DataCopyParams: gaps between bursts have 16 bits and are counted in blocks."""
 PADDED_GAP_BYTES = 2**32 - 1
-"""Assumed of DataCopyExtParams (DataCopyPad): in global memory in bytes, in 32 bits."""
+"""Assumed for DataCopyExtParams (DataCopyPad): in global memory 32 bits, in bytes."""
 # asc-devkit, SetAtomicAdd.md, SetAtomicMax(ISASI).md, SetAtomicMin(ISASI).md.
 ATOMIC_DTYPES = (FLOAT32, FLOAT16, BFLOAT16, INT32, INT16, INT8)
 ATOMIC_DTYPES_OF: dict[str, dict[AtomicOp, tuple[DType, ...]]] = {
@@ -63,7 +63,7 @@ def _granular(op: Load | Store, place: Place) -> bool:
 
 
 def _path_names(op: Load | LoadNd2Nz | Store | CopyToL1) -> tuple[str, ...]:
-    """The ways that a copy takes: to and from global memory past the L2, and by way of it."""
+    """The paths that a copy takes: to and from global memory past the L2, and through it."""
     src, dst = ends(op)
     if src == "gm":
         return f"gm_to_{dst}", f"l2_to_{dst}"
@@ -88,7 +88,7 @@ def _padded(nbytes: int) -> int:
 
 
 def _lie_apart(op: LoadNd2Nz) -> bool:
-    """Whether no two blocks go to the same place."""
+    """Whether no two blocks have the same destination."""
     rows, blocks = op.src.bursts, align_up(op.src.burst_bytes, BLOCK_BYTES) // BLOCK_BYTES
     if op.dst_rows > (rows - 1) * op.row_stride:
         return True
@@ -112,7 +112,7 @@ def _is_padded_well(op: Load, padding: Padding) -> bool:
 
 
 def _whole_blocks(op: CopyToL1) -> bool:
-    """Whether pieces are whole blocks, and do not overlap."""
+    """Whether bursts are whole blocks, and do not overlap."""
     pitches = (op.src_pitch_bytes, op.dst_pitch_bytes)
     apart = op.bursts == 1 or min(pitches) >= op.burst_bytes
     return apart and all(size % BLOCK_BYTES == 0 for size in (op.burst_bytes, *pitches))

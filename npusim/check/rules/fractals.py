@@ -1,4 +1,4 @@
-"""Rules of what fills L0A and L0B fractal by fractal, or with the columns of an image."""
+"""Rules of micro-ops that fill L0A and L0B by fractals, or with im2col columns of an image."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NARROW = (INT4, INT8, UINT8)
 
 
 def _can_turn(op: LoadFractals, place: Place) -> bool:
-    """Whether squares of that type can be turned on their way to that buffer."""
+    """Whether squares of that type can be transposed on their way to that buffer."""
     if not op.transpose:
         return True
     if place.arch == "2002":
@@ -46,7 +46,7 @@ def _written_once(op: LoadFractals) -> bool:
 
 
 def _image_fits(op: LoadImage) -> bool:
-    """Whether the piece is one of the window's, and the image that of *src*."""
+    """Whether the tile lies in the window's matrix, and the image in *src*."""
     rows, columns = op.positions
     width = c0(op.src.dtype)
     return (
@@ -59,7 +59,7 @@ def _image_fits(op: LoadImage) -> bool:
 
 
 def _image_elements(op: LoadImage) -> int:
-    """Elements of the whole fractals that the piece becomes."""
+    """Elements of the whole fractals that the tile fills."""
     height, width = FRACTAL_ROWS, c0(op.dst.dtype)
     rows, columns = (op.k, op.m) if op.dst.buffer == "l0a" and op.transpose else (op.m, op.k)
     if op.dst.buffer == "l0b":

@@ -1,4 +1,4 @@
-"""Which micro-ops of the vector pipe have what in common."""
+"""Groups of vector micro-ops that share rules."""
 
 from __future__ import annotations
 
@@ -62,30 +62,30 @@ COMPARING = (Compare, CompareScalar)
 PROPOSING = (ProposalConcat, ProposalExtract, RpSort16, MrgSort4)
 LOOKING_UP = (Gather, GatherBlocks, Scatter)
 SOLID = (Transpose, Sort32, MrgSort, GetCmpMask, SetCmpMask, *PROPOSING)
-"""Their operands lie without gaps."""
+"""Micro-ops with contiguous operands only."""
 SOLID_PARTS: dict[type[MicroOp], tuple[str, ...]] = {
     **dict.fromkeys((*COMPARING, GatherMask, Scatter), ("dst",)),
     Select: ("mask",),
     Gather: ("src",),
     GatherBlocks: ("src", "offsets"),
 }
-"""Operands that do, where others need not."""
+"""Operands that must be contiguous, where others need not."""
 VECTOR = (
     *(Cast, CastDequant, *ARITHMETIC, Unary, *FLOATING, *MOVING, *COMPARING, Select, *LOOKING_UP),
     *(GatherMask, TransDataTo5HD, *SOLID),
 )
-"""What works on the unified buffer alone."""
+"""Micro-ops that work on the unified buffer only."""
 LANEWISE = (*ELEMENTWISE, *COMPARING, Select, Gather, Scatter)
-"""Lanes of one operand meet the same lanes of another one."""
+"""Micro-ops in which a lane of one operand combines with the same lane of another."""
 RAGGED = (
     *(*LANEWISE, Duplicate, WholeReduce, BlockReduce, GatherMask),
     TransDataTo5HD,
 )
-"""Their operands may be masked, or end within a repeat."""
+"""Micro-ops whose operands may be masked, or end within a repeat."""
 ROWED = (Copy,)
-"""A repeat of theirs has any number of blocks: a row of DataCopy, or of Copy where it counts."""
+"""A repeat may have any number of blocks: a row of DataCopy, or of Copy counting elements."""
 # Copy is a DataCopy within the buffer, whose gaps have 16 bits; WholeReduceMax steps over rows of
-# up to 1020 blocks (ops-nn, dynamic_quant_multi_row.h). How often an instruction repeats is not
-# held against its 8 bits: a micro-op of more repeats stands for several instructions.
+# up to 1020 blocks (ops-nn, dynamic_quant_multi_row.h). The repeat count of 8 bits is not checked:
+# a micro-op with more repeats stands for several instructions.
 STRIDING = tuple(kind for kind in VECTOR if kind not in (Copy, WholeReduce))
 WITH_SCALAR = (BinaryScalar, Axpy, Duplicate, CompareScalar)

@@ -1,4 +1,4 @@
-"""Rules of the cube and of what feeds and drains it: mte1, cube, fixpipe, and L0C to the buffer."""
+"""Rules of the cube and its inputs and outputs: mte1, cube, fixpipe, and L0C to the buffer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = ["OPERAND_DTYPES", "RULES", "SUMS"]
 ALIGNED_BYTES = {"ub": 32, "l1": 32, "l0a": 512, "l0b": 512, "l0c": 64, "bt": 64, "fb": 64}
 MMAD_DST_BYTES = 1024
 MMAD_EXTENT = 4095
-# Those whose k a cycle the device files state, with their sources.
+# Types for which the device files give the k per cycle, with sources.
 OPERAND_DTYPES = {"2201": (FLOAT16, BFLOAT16, FLOAT32, INT8, INT4), "2002": (FLOAT16, INT8)}
 SUMS = {FLOAT16: FLOAT32, BFLOAT16: FLOAT32, FLOAT32: FLOAT32, INT8: INT32, INT4: INT32}
 TABLES = ((FLOAT16, FLOAT32), (FLOAT32, FLOAT32), (INT32, INT32))
@@ -58,7 +58,7 @@ COPY_L0C_DTYPES: dict[str, tuple[tuple[DType, DType], ...]] = {
     "deqf16": ((INT32, FLOAT16),),
     "req8": ((INT32, INT8),),
 }
-# Those of L0C, see SUMS; which of them the vendor's page takes is assumed.
+# Types of L0C, see SUMS; which of them the instruction accepts is assumed.
 BROADCAST_DTYPES = (FLOAT32, INT32)
 SCALED = ("deqf16", "req8", "qf322b8")
 L1_DTYPES = (FLOAT16, BFLOAT16, INT8)
@@ -71,7 +71,7 @@ def _way(
 
 
 def _ways(op: MicroOp, place: Place) -> tuple[str, ...]:
-    """Those that the core has of the ways that a micro-op of its kind can go."""
+    """The paths that a micro-op of its kind can take and that the core has."""
     ways: dict[type, tuple[str, ...]] = {
         **dict.fromkeys((LoadData, *FILLING), ("l1_to_l0a", "l1_to_l0b")),
         LoadTable: ("l1_to_bt", "l1_to_fb"),
@@ -95,13 +95,13 @@ def _alignment_text(op: MicroOp, _: Place) -> str:
 
 
 def _steps(op: LoadData) -> tuple[int, int]:
-    """What the first row and the first column of a piece must be multiples of."""
+    """Required multiples of the first row and the first column of a tile."""
     width = c0(op.src.dtype)
     return (max(width, FRACTAL_ROWS) if op.transpose else FRACTAL_ROWS), width
 
 
 def _filled(op: LoadData) -> int:
-    """Elements of the whole fractals that a piece becomes."""
+    """Elements of the whole fractals that a tile fills."""
     width = c0(op.src.dtype)
     if op.transpose:
         return align_up(op.rows, width) * align_up(op.columns, FRACTAL_ROWS)
@@ -132,7 +132,7 @@ def _columns(op: Fixpipe | CopyL0c) -> int:
 
 
 def _copied_count(op: CopyL0c) -> int:
-    """Elements in the unified buffer, where columns are padded to 16, those of int8 to 32."""
+    """Elements in the unified buffer, with columns padded to 16, or to 32 for int8."""
     columns = op.src.count // op.rows
     width = 2 * FRACTAL_ROWS if op.dst.dtype is INT8 else FRACTAL_ROWS
     return op.rows * align_up(columns, width)
@@ -158,14 +158,14 @@ def _scale_text(op: Fixpipe | CopyL0c, _: Place) -> str:
 
 
 def _bursts(op: Fixpipe) -> tuple[int, int]:
-    """How many bursts go to global memory, and bytes of each."""
+    """Number of bursts to global memory, and bytes of each."""
     if op.layout == "nd":
         return op.m, op.dtype.nbytes(op.n)
     return ceil_div(op.n, op.fractal_columns), op.dtype.nbytes(op.m * op.fractal_columns)
 
 
 def _lays_out(op: Fixpipe) -> bool:
-    """Whether it goes out as Nz in whole fractals, and splits those of float32 alone."""
+    """Whether Nz output has whole fractals, and only float32 is split."""
     if op.channel_split and not (op.layout == "nz" and op.dtype is FLOAT32):
         return False
     is_whole = op.n % op.fractal_columns == 0 and isinstance(op.dst, Global)

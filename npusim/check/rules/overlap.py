@@ -1,10 +1,10 @@
-"""Where a vector micro-op may write into what it reads.
+"""Where a vector micro-op may write into its own sources.
 
-A repeat may write over the bytes that it reads, all of them or none; and what it wrote no later
-repeat may read, which may have read it before. A cast, whose source and result differ in width, is
-held to the second alone: the vendor's own kernels narrow rows where they lie, and widen them out of
-the end of their room. The vendor lets some sums accumulate, whose second operand is what the repeat
-before has written; that is not simulated, and refused as well.
+A repeat may overwrite the bytes that it reads, all of them or none; no later repeat may read what
+it wrote, since it may have read before. A cast, whose source and result differ in width, must only
+satisfy the second condition: the vendor's own kernels narrow rows in place, and widen them out of
+the end of their room. The vendor allows some sums to accumulate, whose second operand is the result
+of the previous repeat; that is not simulated, and is refused as well.
 
 Source: asc-devkit@82b89a1 docs/zh/api/SIMD-API, general instructions and constraints, and the pages
 of the functions; for casts ops-nn, whose quantising kernels cast in place.
@@ -38,12 +38,12 @@ from npusim.isa import (
 __all__ = ["OVERLAPPING", "RULES"]
 
 OVERLAPPING = (Cast, CastDequant, Binary, BinaryScalar, Unary, Axpy, MulAddDst, Select)
-"""Those whose pages refer to the general rule."""
+"""Micro-ops whose pages refer to the general rule."""
 Fault = Literal["part", "later"]
 
 
 def _fault(op: MicroOp) -> tuple[Fault, Local] | None:
-    """How a source of *op* meets its destination as it must not, and which one."""
+    """How a source of *op* overlaps its destination illegally, and which one."""
     (dst,) = writes(op)
     for src in reads(op):
         if src != dst and _share_bytes(src, dst):
@@ -74,13 +74,13 @@ def _meet(src: Local, dst: Local, is_cast: bool) -> Fault | None:
 
 
 def _elements(src: Local, dst: Local) -> int:
-    """Elements of a repeat: a whole one of the wider type, or as many as a stride leaves."""
+    """Elements of a repeat: a full one of the wider type, or as many as a stride leaves."""
     found = REPEAT_BYTES * 8 // max(src.dtype.bits, dst.dtype.bits)
     return min([found, *(local.repeat_elements for local in (src, dst) if local.is_strided)])
 
 
 def _bytes(local: Local, repeat: int, elements: int) -> set[int]:
-    """The bytes that *local* has in a *repeat* of so many *elements*."""
+    """The bytes of *local* in a *repeat* of that many *elements*."""
     first = repeat * elements
     nbytes = local.dtype.nbytes(min(elements, local.count - first))
     if not local.is_strided:

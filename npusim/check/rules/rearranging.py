@@ -1,4 +1,4 @@
-"""Rules of what moves and fills elements on the vector pipe."""
+"""Rules of vector micro-ops that move and fill elements."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def _are_rows(op: TransDataTo5HD) -> bool:
 
 
 def _overlap(op: TransDataTo5HD) -> bool:
-    """Whether what it writes shares bytes with what it reads."""
+    """Whether its destination shares bytes with its source."""
     read = {place for row in op.src for place in _blocks(row)}
     return any(place in read for row in op.dst for place in _blocks(row))
 
 
 def _blocks(row: Local) -> list[int]:
-    """Where the blocks of a *row* lie."""
+    """Offsets of the blocks of a *row*."""
     return [row.offset_bytes + BLOCK_BYTES * row.repeat_stride * n for n in range(row.repeats)]
 
 
@@ -74,7 +74,7 @@ LOOKED_UP_ON: dict[type, str] = {GatherBlocks: "2201", Scatter: "2002"}
 
 
 def _looks_up(op: Gather | GatherBlocks | Scatter) -> bool:
-    """Whether the types are known, and there is an offset for each element, or block.
+    """Whether the types are known, and there is an offset for each element or block.
 
     asc-devkit, Gather.md, Gatherb(ISASI).md, Scatter(ISASI).md, whose offsets are uint32.
     """

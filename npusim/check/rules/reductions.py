@@ -1,4 +1,4 @@
-"""Rules of what makes fewer elements of many on the vector pipe."""
+"""Rules of vector micro-ops that reduce many elements to fewer."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = ["RULES"]
 
 ORDERS: dict[str, tuple[ReduceOrder, ...]] = {
     "2201": get_args(ReduceOrder),
-    # A value alone is what a kernel reads of the pair.
+    # A kernel that needs a value alone reads it from the pair.
     "2002": ("value", "value_index", "index_value"),
 }
 """asc-devkit, ReduceRepeat.md, constraints."""
 
 
 def _is_whole(src: Local) -> bool:
-    """Whether all elements of each repeat are there."""
+    """Whether all repeats are full."""
     return src.mask is None and src.count % min(src.count, src.repeat_elements) == 0
 
 
@@ -38,7 +38,7 @@ def _elements(count: int) -> str:
 
 
 def _is_repeat(local: Local, count: int) -> bool:
-    """Whether *local* has *count* whole repeats, or is one that may be shorter."""
+    """Whether *local* has *count* full repeats, or is a single, possibly shorter one."""
     repeat_bytes = local.repeat_blocks * BLOCK_BYTES
     if count == 1:
         return 0 < local.nbytes <= repeat_bytes

@@ -1,4 +1,4 @@
-"""Registers are set before they are read, in the order in which the scalar unit goes."""
+"""Registers must be set before they are read, in program order of the scalar unit."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ __all__ = ["check_registers"]
 
 
 Uses = tuple[dict[Register, int], set[Register]]
-"""Registers that are read before they are set, with who does so; and all that are set."""
+"""Registers that are read before they are set, with the micro-op; and all that are set."""
 _USES: WeakKeyDictionary[Body, Uses] = WeakKeyDictionary()
 _WITHOUT = {kind for kind in MICRO_OPS if all(role.memory != "register" for role in kind.roles)}
-"""Micro-ops that have nothing to do with registers: most, and quick to recognise."""
+"""Micro-ops without registers: the majority, recognised quickly."""
 
 
 def check_registers(program: Program) -> None:
-    """Raise RuleError for the first micro-op of *program* that reads a register nobody has set.
+    """Raise RuleError for the first micro-op of *program* that reads an unset register.
 
-    The scalar unit hands a register's contents out with the micro-op, so program order counts.
+    The scalar unit issues the contents of a register with the micro-op, so program order counts.
     """
     known: set[Register] = set()
-    # What a body has set stays set, so what it reads is there when it comes again, too.
+    # Registers that a body has set stay set, so its reads are valid when it runs again.
     for start, body in program.first_calls:
         needed, left = _uses(body)
         for register, index in needed.items():
@@ -40,7 +40,7 @@ def check_registers(program: Program) -> None:
 
 
 def _uses(body: Body) -> Uses:
-    """What *body* does; each is looked at once."""
+    """The register uses of *body*, found once."""
     found = _USES.get(body)
     if found is None:
         found = _USES[body] = _of_calls(body.calls) if body.calls else _of_leaf(body)

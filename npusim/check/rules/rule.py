@@ -1,4 +1,4 @@
-"""What a rule is, and what several of them share."""
+"""The definition of a rule, and conditions shared by several rules."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What must hold for micro-ops of *kinds*, and what to say when it does not."""
+    """A condition for micro-ops of *kinds*, and the message if it does not hold."""
 
     kinds: tuple[type, ...]
     holds: Callable[[Any, Place], bool]
@@ -57,12 +57,12 @@ class Rule:
 
 
 def operands(op: MicroOp) -> tuple[Local, ...]:
-    """All that *op* reads, then all that it writes."""
+    """All ranges that *op* reads, then all that it writes."""
     return (*reads(op), *writes(op))
 
 
 def named(op: MicroOp) -> tuple[tuple[Role, Local], ...]:
-    """The ranges that *op* names, each with its role; `operands` are what it touches of them."""
+    """The ranges that *op* names, each with its role; `operands` are the parts it touches."""
     found: list[tuple[Role, Local]] = []
     for role in op.roles:
         operand: object = getattr(op, role.operand)
@@ -83,7 +83,7 @@ def types(op: MicroOp) -> str:
 
 
 def sizes(op: MicroOp) -> str:
-    """How many elements each operand of *op* has, and of which type."""
+    """Element count and type of each operand of *op*."""
     return ", ".join(f"{local.count} {local.dtype.name}" for local in operands(op))
 
 
@@ -92,7 +92,7 @@ def offsets(op: MicroOp) -> str:
 
 
 def fits(scalar: float | Register, dtype: DType) -> bool:
-    """Whether *dtype* can hold *scalar*, rounded if it is a float."""
+    """Whether *dtype* can represent *scalar*, rounded if it is a float."""
     if isinstance(scalar, str):
         return True
     if dtype.is_float:

@@ -17,7 +17,7 @@ __all__ = ["RULES"]
 
 
 def _rounds_stay_apart(op: ScalarLoop) -> bool:
-    """Whether no round touches what another one stores."""
+    """Whether no iteration touches what another one stores."""
     touched = [
         (part.src if isinstance(part, ScalarLoad) else part.dst, part.step_bytes, index)
         for index, part in enumerate(op.body)

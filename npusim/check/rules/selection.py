@@ -42,7 +42,7 @@ def _compares(op: Compare | CompareScalar) -> bool:
 
 
 def _compared(op: Compare | CompareScalar) -> bool:
-    """Whether there is a bit for each element, of whole repeats (asc-devkit, Compare.md)."""
+    """Whether there is one bit per element of full repeats (asc-devkit, Compare.md)."""
     if not isinstance(op.dst, Local):
         return op.a.repeats == 1 and op.a.count == reads(op)[-1].count > 0
     repeats = op.a.nbytes % REPEAT_BYTES == 0 < op.a.count == reads(op)[-1].count
@@ -54,7 +54,7 @@ def _bits(op: Compare | CompareScalar) -> int:
 
 
 def _selects(op: Select) -> bool:
-    """Whether the types are known. asc-devkit, Select.md."""
+    """Whether the types are supported. asc-devkit, Select.md."""
     chosen = [op.dst, op.a, *(x for x in (op.b,) if isinstance(x, Local))]
     if isinstance(op.mask, Local):
         is_whole = op.mask.count in (op.mask_bytes, op.whole_mask_bytes) or op.is_repeated

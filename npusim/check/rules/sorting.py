@@ -1,4 +1,4 @@
-"""Rules of what sorts, on the vector pipe; what all vector micro-ops share stands in `vector`."""
+"""Rules of vector micro-ops that sort; rules of all vector micro-ops are in `vector`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ AI_CORE = "ai_core"
 
 
 def _proposes(op: ProposalConcat | ProposalExtract | RpSort16 | MrgSort4) -> bool:
-    """Whether its operands have one type, and as many proposals as it takes at a time."""
+    """Whether its operands have one type, and as many proposals as it processes at a time."""
     if op.src.dtype is not op.dst.dtype or op.src.dtype not in KEYS:
         return False
     if isinstance(op, ProposalConcat | ProposalExtract):
@@ -68,7 +68,7 @@ def _proposes(op: ProposalConcat | ProposalExtract | RpSort16 | MrgSort4) -> boo
 
 
 def _lies_apart(op: Sort32 | MrgSort | RpSort16 | MrgSort4) -> bool:
-    """Whether nothing is written where pairs still wait to be read."""
+    """Whether nothing is written over pairs that are still to be read."""
     ends = [(local.offset_bytes, local.end_bytes) for local in operands(op)]
     *read, (start, end) = ends
     return all(high <= start or end <= low for low, high in read)

@@ -1,4 +1,4 @@
-"""Rules of the strides and masks that operands of the vector pipe have."""
+"""Rules of the strides and masks of vector operands."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def _whole_repeats(local: Local) -> bool:
 
 
 def _ends_well(op: MicroOp) -> bool:
-    """Whether only such operands end early as the chip lets: whole repeats come before.
+    """Whether only operands that the chip allows have a partial last repeat.
 
-    Where the chip counts elements, each of its repeats but the last one has all of its lanes.
+    If the chip counts elements, each repeat except the last one has all of its lanes.
     """
     widest = max(16, *(local.dtype.bits for local in _lanewise(op)))
     return all(
@@ -59,25 +59,25 @@ def _ends_well(op: MicroOp) -> bool:
 
 
 def _in_step(op: MicroOp) -> bool:
-    """Whether all strided operands go on to their next repeat at the same element."""
+    """Whether all strided operands begin their next repeat at the same element."""
     strided = [local for local in _lanewise(op) if local.is_strided]
     return not any(map(_repeats, strided)) or len({x.repeat_elements for x in strided}) == 1
 
 
 def _repeats(local: Local) -> bool:
-    """Whether *local* is strided and takes several repeats."""
+    """Whether *local* is strided and has several repeats."""
     return local.is_strided and local.repeats > 1
 
 
 def _can_stride(local: Local) -> bool:
-    """Whether the strides fit their fields, that from repeat to repeat if there are several."""
+    """Whether the strides fit their fields; the repeat stride only if there are several repeats."""
     repeat_stride = local.repeat_stride if _repeats(local) else 0
     return max(local.block_stride, repeat_stride) <= STRIDE_BLOCKS
 
 
 @lru_cache(maxsize=4096)
 def _written_once(dst: Local) -> bool:
-    """Whether *dst*, strided, has no block, or element, twice."""
+    """Whether a strided *dst* contains no block, or element, twice."""
     if dst.is_ragged:
         return np.unique(places(dst)).size == places(dst).size
     blocks = dst.nbytes // BLOCK_BYTES
@@ -88,7 +88,7 @@ def _written_once(dst: Local) -> bool:
 
 
 def _lanewise(op: MicroOp) -> tuple[Local, ...]:
-    """The operands of *op* whose lanes meet."""
+    """The operands of *op* whose lanes are combined."""
     match op:
         case CastDequant():
             return (op.src,)
@@ -107,13 +107,13 @@ def _lanewise(op: MicroOp) -> tuple[Local, ...]:
 
 
 def _solid_parts(op: MicroOp) -> list[Local]:
-    """Operands of *op* that must have no strides, and do."""
+    """Operands of *op* that have strides although they must not."""
     found = [getattr(op, name) for name in SOLID_PARTS[type(op)]]
     return [local for local in found if isinstance(local, Local) and local.is_strided]
 
 
 def _mask_fits(local: Local) -> bool:
-    """Whether a mask picks lanes that a repeat has, and whole repeats of them."""
+    """Whether a mask selects lanes that a repeat has, in full repeats."""
     if local.mask is None:
         return True
     is_within = int(lanes(local.mask)[-1]) < REPEAT_BYTES * 8 // local.dtype.bits

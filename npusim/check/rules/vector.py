@@ -72,16 +72,15 @@ RESULTS: dict[type, Callable[[Any], int]] = {
     BlockReduce: lambda op: BLOCK_BYTES if op.pairs else op.dst.dtype.nbytes(REPEAT_BLOCKS),
     GetCmpMask: lambda _: CMP_MASK_BYTES,
 }
-"""What places of results are multiples of, in bytes (asc-devkit, ReduceRepeat.md, table 3,
-ReduceDataBlock.md, ReducePairElem.md, GetCmpMask(ISASI).md; those of Reduce are taken to be the
-same)."""
+"""Alignment of results, in bytes (asc-devkit, ReduceRepeat.md, table 3, ReduceDataBlock.md,
+ReducePairElem.md, GetCmpMask(ISASI).md; assumed to be the same for Reduce)."""
 
 
 def _starts_well(op: MicroOp) -> bool:
-    """Whether all operands begin at a block, or, alike, at one lane of a block that a mask picks.
+    """Whether all operands begin at a block, or all at the same lane of a block, with a mask.
 
-    A mask leaves out the lanes before it (asc-devkit, docs/zh/guide), so what begins within a block
-    must end in it. What is gathered begins where a base says, at any element (Gather.md).
+    A mask disables the lanes before it (asc-devkit, docs/zh/guide), so an operand that begins
+    within a block must end in it. Gathered data may begin at any element (Gather.md).
     """
     if isinstance(op, Gather):
         is_element = op.src.offset_bytes * 8 % op.src.dtype.bits == 0
@@ -106,7 +105,7 @@ def _scalar_dtype(op: MicroOp) -> DType:
 
 
 def _shifts_too_far(op: BinaryScalar) -> bool:
-    """Whether it shifts by a number of places that is too large, or below zero."""
+    """Whether it shifts by a negative or too large number of places."""
     if not op.op.startswith("shift") or isinstance(op.scalar, str):
         return False
     return not 0 <= op.scalar <= op.dst.dtype.bits
@@ -122,7 +121,7 @@ def _is_scaled_well(op: CastDequant) -> bool:
 
 
 def _fills_halves(op: CastDequant) -> bool:
-    """Whether the results of a block lie in one half of a block, the same one in all of them."""
+    """Whether the results of a block fill one half of a block, the same half in all of them."""
     if op.src.dtype is INT32:
         return op.src.mask == op.dst.mask
     if op.dst.mask is None:
@@ -137,7 +136,7 @@ def _fills_halves(op: CastDequant) -> bool:
 
 
 def _each_by_each(op: MicroOp) -> tuple[Local, ...]:
-    """What *op* reads element by element."""
+    """The operands that *op* reads element by element."""
     return (op.src,) if isinstance(op, CastDequant) else reads(op)
 
 

@@ -1,4 +1,4 @@
-"""Which types the instructions of the vector pipe calculate in and cast between."""
+"""Types in which vector instructions compute, and between which they cast."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ __all__ = ["CASTS", "DEQUANTISED", "FLOATS", "dtypes_of", "is_mixed"]
 
 _INTEGRAL: tuple[RoundMode, ...] = ("rint", "floor", "ceil", "round", "trunc")
 _ANY: tuple[RoundMode, ...] = (*_INTEGRAL, "odd", "none")
-"""int32 becomes fp16 by the instruction that scales, whatever mode is written (asc-devkit@82b89a1,
-impl/basic_api/dav_c220 and dav_m200, kernel_operator_vec_vconv_impl.h:29)."""
-# asc-devkit, Cast.md, one table a product line; 310P's fp32 to int32 stands in its code only
+"""int32 is converted to fp16 by the instruction with scaling, whatever mode is given
+(asc-devkit@82b89a1, impl/basic_api/dav_c220 and dav_m200, kernel_operator_vec_vconv_impl.h:29)."""
+# asc-devkit, Cast.md, one table per product line; 310P's fp32 to int32 is only in its code
 # (impl/basic_api/dav_m200/kernel_operator_vec_vconv_impl.h).
 CASTS: dict[str, dict[tuple[DType, DType], tuple[RoundMode, ...]]] = {
     "2201": {
@@ -94,26 +94,26 @@ UNARY_DTYPES: dict[UnaryOp, tuple[DType, ...]] = {
     "relu": (*FLOATS, INT32),
     "not": (INT16, UINT16),
 }
-# asc-devkit, MulCast.md, AddReluCast.md, SubReluCast.md: of which type comes which.
+# asc-devkit, MulCast.md, AddReluCast.md, SubReluCast.md: source type -> result types.
 _OF_SUMS: dict[DType, tuple[DType, ...]] = {FLOAT16: (INT8,), INT16: (INT8,), FLOAT32: (FLOAT16,)}
 NARROWED: dict[BinaryOp | BitwiseOp | ReluOp, dict[DType, tuple[DType, ...]]] = {
     "mul": {FLOAT16: (INT8, UINT8)},
     "add_relu": _OF_SUMS,
     "sub_relu": _OF_SUMS,
 }
-# asc-devkit, CastDequant.md; the vector pipe of 310P casts int32 by Cast after SetDeqScale alone.
+# asc-devkit, CastDequant.md; the vector pipe of 310P casts int32 only by Cast after SetDeqScale.
 DEQUANTISED = {INT32: (FLOAT16,), INT16: (INT8, UINT8)}
 
 
 def dtypes_of(op: MicroOp) -> tuple[DType, ...]:
-    """The types that *op* calculates in. asc-devkit, Axpy.md, MulAddDst.md, ReduceDataBlock.md."""
+    """The types in which *op* computes. asc-devkit, Axpy.md, MulAddDst.md, ReduceDataBlock.md."""
     if isinstance(op, Binary | BinaryScalar):
         return ARITHMETIC_DTYPES[op.op]
     return UNARY_DTYPES[op.op] if isinstance(op, Unary) else FLOATS
 
 
 def is_mixed(op: MicroOp) -> bool:
-    """Whether the sources of *op* share a type, and its result has another that goes with it."""
+    """Whether the sources of *op* share a type, and its result has another one that is allowed."""
     sources = {local.dtype for local in reads(op)}
     match op:
         case Binary():

@@ -1,14 +1,14 @@
-"""Does anything that nobody wrote end up in an output?
+"""Whether uninitialised bytes end up in an output.
 
-A core's buffers hold at launch what other kernels left there. To read it is no fault in itself:
-vector instructions, fractals and copies of whole blocks reach over the end of a tile, and what they
-make of it there is dropped, or stored where a later store puts something else. It is a fault where
-it stays: in an output, or in what a trap stops by. So a mark for each byte of each buffer goes
+At launch a core's buffers contain what other kernels left there. Reading that is not an error in
+itself: vector instructions, fractals and copies of whole blocks extend past the end of a tile, and
+their results there are discarded, or stored where a later store overwrites them. It is an error if
+it remains: in an output, or in the condition of a trap. So a mark for each byte of each buffer goes
 through the program as values do (``flow``), and what a block leaves in an output, or reads back
-from one, must bear none. What it is computed from counts, not what comes out: zero times an
-unwritten number is unwritten, too. What a kernel keeps in workspaces counts as written.
+from one, must have none. Marks depend on the operands, not on the result: zero times an
+uninitialised number is uninitialised. Contents of workspaces count as written.
 
-Calls of one body that find the same marks leave the same, so each is followed once.
+Calls of one body that start with the same marks have the same effect, so each is followed once.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ from npusim.kernel.program import Block, Body, Call, Program
 __all__ = ["UnwrittenError", "Written"]
 
 State = tuple[tuple[tuple[str, int], ...], tuple[str, ...]]
-"""The marks of a core: for each buffer that was written to the number of its contents, and the
-registers that are marked."""
+"""The marks of a core: for each buffer written so far the number of its contents, and the marked
+registers."""
 Numbers = NDArray[np.int64]
 
 
 class UnwrittenError(HazardError):
-    """What nobody wrote ends up in an output, or stops the core."""
+    """Uninitialised bytes end up in an output, or stop the core."""
 
 
 class _Followed(NamedTuple):
     state: State
-    """What a body leaves."""
+    """The state after a body."""
     out: dict[int, Numbers]
-    """Number of a micro-op that lets unwritten bytes out -> where they go, from the first byte of
-    its name of global memory on."""
+    """Index of a micro-op that stores unwritten bytes -> their destination, relative to the first
+    byte of its name of global memory."""
 
 
 class Written:
-    """Checks the blocks of one kind of core; bodies that their programs share are followed once."""
+    """Checks the blocks of one kind of core; bodies shared by their programs are followed once."""
 
     def __init__(self, core: Core, orders: Orders, outputs: Mapping[str, int]) -> None:
         self._core, self._orders, self._outputs = core, orders, outputs
@@ -66,21 +66,21 @@ class Written:
         self._numbers: dict[bytes, int] = {}
         """Marks of a buffer -> their number among the contents."""
         self._loaded: dict[str, int] = {}
-        """Buffer -> the number of what its marks are now; missing where nobody wrote anything."""
+        """Buffer -> the number of its present marks; absent if nothing was written."""
         self._after: dict[tuple[int, State], _Followed] = {}
         self._steps: dict[int, _Step] = {}
-        """Number of a micro-op -> what it does to marks."""
+        """Number of a micro-op -> its effect on marks."""
         self._programs: dict[Program, list[dict[int, Numbers]]] = {}
-        """For each call of a program what it lets out."""
+        """For each call of a program, the unwritten bytes that it stores."""
         self._in_order: set[Program] = set()
-        """Those that were followed in program order."""
+        """Programs followed in program order."""
 
     def check(self, block: Block, order: Sequence[int], like: Block | None = None) -> None:
-        """Raise UnwrittenError if *block* leaves unwritten bytes, naming who read them first.
+        """Raise UnwrittenError if *block* leaves unwritten bytes, naming the first that read them.
 
-        *order* is one that the flags of its program allow; if that is free of races, any will do.
+        *order* is one that the flags of its program allow; without races, any such order will do.
         *like* is a block of the same sequence (see :meth:`LaunchTable.sequences`) that was checked
-        before: in program order it lets the same out.
+        before: in program order it stores the same unwritten bytes.
         """
         program = block.program
         if like is not None and isinstance(order, range) and like.program in self._in_order:
@@ -102,14 +102,14 @@ class Written:
         whole = self._after_body(self._orders.whole(program), state)
         outs: list[dict[int, Numbers]] = []
         for body in program.called if whole.out else ():
-            # Where something is let out depends on the shifts of each call.
+            # The destinations depend on the shifts of each call.
             followed = self._after_body(body, state)
             state = followed.state
             outs.append(followed.out)
         return outs
 
     def _after_body(self, body: Body, state: State) -> _Followed:
-        """What *body* does when it finds *state*."""
+        """The effect of *body* in *state*."""
         key = self._orders.number(body), state
         if key not in self._after:
             if body.calls:
@@ -119,7 +119,7 @@ class Written:
         return self._after[key]
 
     def _steps_of(self, body: Body) -> Iterator[tuple[int, _Step]]:
-        """What the micro-ops of *body* do, each with its number; those without marks left out."""
+        """The effects of the micro-ops of *body*, each with its index, if they have any."""
         micro_ops = self._orders.micro_ops
         for index, number in enumerate(micro_ops.of(body)):
             if number not in self._steps:
@@ -141,7 +141,7 @@ class Written:
         return _Followed(state, out)
 
     def _run(self, state: State, steps: Iterable[tuple[int, _Step]]) -> _Followed:
-        """What *steps* do one after the other, when they find *state*."""
+        """The effect of *steps*, one after the other, in *state*."""
         marks, wanted = self._marks, dict(state[0])
         for buffer in self._loaded.keys() - wanted.keys():
             marks.load(buffer, np.zeros(0, np.uint8))
@@ -161,7 +161,7 @@ class Written:
         return _Followed(after, outs)
 
     def _number(self, marks: Array) -> int:
-        # A bit for each byte; what nobody wrote at the end of the buffer is left out.
+        # One bit per byte, without the unwritten bytes at the end of the buffer.
         raw = np.packbits(marks).tobytes().rstrip(b"\xff")
         number = self._numbers.setdefault(raw, len(self._contents))
         if number == len(self._contents):
@@ -202,7 +202,7 @@ class Written:
 def _starts(
     program: Program, outs: list[dict[int, Numbers]]
 ) -> Iterable[tuple[int, Call, dict[int, Numbers]]]:
-    """The calls of *program*, each with the number of its first micro-op and what it lets out."""
+    """The calls of *program*, each with the index of its first micro-op and what it stores."""
     start = 0
     for call, out in zip(program.calls, outs, strict=True):
         yield start, call, out
@@ -210,17 +210,17 @@ def _starts(
 
 
 class _Outputs:
-    """The unwritten bytes that a block has put into outputs."""
+    """The unwritten bytes that a block has stored in outputs."""
 
     def __init__(self, block: Block, sizes: Mapping[str, int]) -> None:
         self._bindings, self._sizes = block.bindings, sizes
         self._left: dict[str, tuple[Numbers, Numbers]] = {}
-        """Output -> its unwritten bytes, and the micro-ops that put them there."""
+        """Output -> its unwritten bytes, and the micro-ops that stored them."""
 
     def stores(
         self, index: int, op: MicroOp, place: Global, shift: int, places: Numbers | None
     ) -> None:
-        """Micro-op *index* overwrites *place*, at *places* with unwritten bytes."""
+        """Micro-op *index* overwrites *place*, with unwritten bytes at *places*."""
         bound = self._bindings[place.name]
         size = self._sizes.get(bound.tensor)
         if size is None:
@@ -231,20 +231,20 @@ class _Outputs:
             spots, by = spots[kept], by[kept]
         if places is not None:
             new = places + bound.base_bytes + shift
-            # Beyond the end there is room for whole blocks, which nobody looks at.
+            # There is slack for whole blocks beyond the end, which is never read.
             new = new[new < size]
             spots, by = np.append(spots, new), np.append(by, np.full(new.size, index))
         self._left[bound.tensor] = spots, by
 
     def reads(self, place: Global, shift: int) -> int | None:
-        """The micro-op that put unwritten bytes where *place* is read, if any did."""
+        """The micro-op that stored unwritten bytes where *place* reads, if any did."""
         bound = self._bindings[place.name]
         spots, by = self._left.get(bound.tensor, (np.zeros(0, np.int64), np.zeros(0, np.int64)))
         hit = self._within(spots, place, bound.base_bytes + shift)
         return int(by[hit][0]) if hit.any() else None
 
     def first(self) -> int | None:
-        """The first micro-op whose unwritten bytes are still there."""
+        """The first micro-op whose unwritten bytes remain."""
         return min((int(by.min()) for _, by in self._left.values() if by.size), default=None)
 
     @staticmethod
@@ -253,7 +253,8 @@ class _Outputs:
         if place.bursts == 1 or place.stride_bytes == 0:
             within = behind < place.burst_bytes
         else:
-            # The latest burst that begins before each spot: if none earlier reaches it, none does.
+            # The latest burst that begins before each spot: if it does not reach the spot, none
+            # does.
             burst = np.minimum(behind // place.stride_bytes, place.bursts - 1)
             within = behind - burst * place.stride_bytes < place.burst_bytes
         inside: NDArray[np.bool_] = (behind >= 0) & within
@@ -262,11 +263,11 @@ class _Outputs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Step:
-    """A micro-op, and what of it is the same whatever it finds."""
+    """A micro-op, with everything that does not depend on marks."""
 
     op: MicroOp
     only_orders: bool
-    """Whether it does nothing to marks."""
+    """Whether it has no effect on marks."""
     fills: bool
     reads: tuple[Area, ...]
     writes: tuple[Area, ...]
@@ -280,7 +281,7 @@ class _Step:
         )
 
     def out(self, marks: Marks) -> Array | None:
-        """Pass *marks* through it; returns those of what it lets out, if any is not WRITTEN."""
+        """Pass *marks* through it; return those that it stores, unless all are WRITTEN."""
         if not marks.registers and self.fills and all(map(marks.is_written, self.reads)):
             for area in self.writes:
                 marks.write(area)
@@ -290,7 +291,7 @@ class _Step:
 
 
 def _places(op: MicroOp, out: Array) -> Numbers:
-    """The bytes of its name of global memory where *op* puts marks *out*, a row a burst."""
+    """The bytes of its name of global memory where *op* stores marks *out*, one row per burst."""
     place = global_operand(op)
     if place is None:
         return np.zeros(0, np.int64)
@@ -301,11 +302,11 @@ def _places(op: MicroOp, out: Array) -> Numbers:
     return spots
 
 
-# ---- what to say ----
+# ---- messages ----
 
 
 class _Search:
-    """Follows a program once more, with a mark for each micro-op that reads first."""
+    """Follows a program again, with a separate mark for each micro-op that reads first."""
 
     def __init__(self, program: Program, core: Core) -> None:
         self.program = program
@@ -314,7 +315,7 @@ class _Search:
         """Mark -> the first unwritten bytes that its micro-op reads."""
 
     def find(self, order: Sequence[int], last: int) -> str:
-        """What to say of micro-op number *last*, which lets unwritten bytes out."""
+        """The message for micro-op *last*, which stores unwritten bytes."""
         for index in order:
             op = self.program.ops[index]
             out = self._follow(index, _Step.of(op))
@@ -323,7 +324,7 @@ class _Search:
         raise AssertionError(f"{self.program.name}: everything that it lets out is written")
 
     def _follow(self, index: int, step: _Step) -> Array | None:
-        """Pass marks through *step*, which puts its own in place of NOBODY where it reads."""
+        """Pass marks through *step*, which replaces NOBODY by its own mark where it reads."""
         marks, mine = self.marks, index + NOBODY + 1
         first = next(filter(None, map(self._unwritten, step.reads)), None)
         if first is None:
@@ -339,18 +340,18 @@ class _Search:
             for start, end in _runs(area):
                 written[area.place][start:end] = True
         for name, array in marks.bytes.items():
-            # What it only reads is as unwritten as it was.
+            # Bytes that it only reads remain unwritten.
             array[(array == mine) & (before[name] == NOBODY) & ~written[name]] = NOBODY
         self._forget()
         return out
 
     def _forget(self) -> None:
-        """Marks were changed where :class:`Marks` does not see it."""
+        """Reset caches after marks were changed without :class:`Marks` noticing."""
         for buffer in self.marks.bytes:
             self.marks.forget(buffer)
 
     def _unwritten(self, area: Area) -> str | None:
-        """The first bytes of *area* that nobody wrote."""
+        """The first bytes of *area* that were never written."""
         marks = self.marks.bytes[area.place]
         for start, end in _runs(area):
             unset = np.flatnonzero(marks[start:end] == NOBODY)
@@ -380,7 +381,7 @@ class _Search:
 
 
 def _runs(area: Area) -> list[tuple[int, int]]:
-    """Where the pieces of *area* begin and end."""
+    """Start and end of the pieces of *area*."""
     if area.shape is None:
         return [(area.start, area.end)]
     starts, ends = areas.edges(area.shape)

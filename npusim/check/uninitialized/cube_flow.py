@@ -1,7 +1,7 @@
 """How marks pass through the micro-ops around the cube, see ``flow``.
 
-Mostly all that takes part is written. Then so is the result, and what it looks like in its buffer
-is known for its shape.
+Usually all elements involved are written. Then the result is too, and its bytes in the buffer are
+known for its shape.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _elements_of(raw: Array, dtype: DType) -> Array:
     if dtype is INT4:
         return np.repeat(raw, 2, axis=-1)
     width = dtype.bits // 8
-    # Byte by byte: numpy takes ten times as long for the largest of two in a row.
+    # Byte by byte: numpy takes ten times as long for the maximum of two in a row.
     found = raw[..., ::width].copy()
     for byte in range(1, width):
         found = np.maximum(found, raw[..., byte::width])
@@ -66,7 +66,7 @@ def _elements_of(raw: Array, dtype: DType) -> Array:
 
 
 def _bytes_of(marks: Array, dtype: DType) -> Array:
-    """The other way round, of one axis."""
+    """The reverse, for one axis."""
     if dtype is INT4:
         found: Array = marks.reshape(-1, 2).max(axis=1)
         return found
@@ -74,7 +74,7 @@ def _bytes_of(marks: Array, dtype: DType) -> Array:
 
 
 def _padded(matrix: Array, fractal: tuple[int, int]) -> Array:
-    """*matrix* with whole fractals, whose edges nobody has written."""
+    """*matrix* padded to whole fractals, with unwritten edges."""
     rows, columns = matrix.shape
     whole = align_up(rows, fractal[0]), align_up(columns, fractal[1])
     if whole == matrix.shape:
@@ -85,7 +85,7 @@ def _padded(matrix: Array, fractal: tuple[int, int]) -> Array:
 
 
 def _put_raw(local: Local, raw: Array, marks: Marks) -> None:
-    """Make *raw* the marks of the bytes that *local* begins with."""
+    """Store *raw* as the marks of the first bytes of *local*."""
     start = local.offset_bytes
     view = marks.bytes[local.buffer][start : start + raw.size]
     marks.put_bytes(local.buffer, view, raw)
@@ -94,7 +94,7 @@ def _put_raw(local: Local, raw: Array, marks: Marks) -> None:
 def _put_written(
     local: Local, raw: Callable[..., Array], shaped: tuple[Any, ...], marks: Marks
 ) -> None:
-    """Make `raw(*shaped)` the marks of the bytes that *local* begins with, if they are not yet."""
+    """Store `raw(*shaped)` as the marks of the first bytes of *local*, unless they are there."""
     known, fact = marks.known[local.buffer], (raw, shaped, local.offset_bytes)
     if fact not in known:
         _put_raw(local, raw(*shaped), marks)
@@ -143,7 +143,7 @@ def _has_no_marks(
 
 
 def load_data(op: LoadData, marks: Marks) -> Sink:
-    """The piece that it loads, turned or not."""
+    """Loads a tile, transposed or not."""
     first = op.column // c0(op.src.dtype) * op.src_rows + op.row
     where = op.src, first, op.src_rows, (op.rows, op.columns), marks
     is_turned = op.transpose is (op.dst.buffer == "l0a")
@@ -157,7 +157,7 @@ def load_data(op: LoadData, marks: Marks) -> Sink:
 
 
 def load_fractals(op: LoadFractals, marks: Marks) -> Sink:
-    """Its fractals, turned or not."""
+    """Loads fractals, transposed or not."""
     nbytes = op.inner * FRACTAL_BYTES
     where = op.src.buffer, op.src.offset_bytes, nbytes, op.repeats
     found = marks.rows(*where, op.src_stride * nbytes).copy()
@@ -174,7 +174,7 @@ def load_fractals(op: LoadFractals, marks: Marks) -> Sink:
 
 
 def load_image(op: LoadImage, marks: Marks) -> Sink:
-    """The elements in the window; padding is written."""
+    """Loads the elements in the window; padding counts as written."""
     found = np.append(marks.elements(op.src), WRITTEN)[op.elements]
     turned = found.T if op.dst.buffer == "l0a" and op.transpose else found
     _put_raw(op.dst, _as_l0(op.dst.buffer, op.dst.dtype, turned), marks)
@@ -182,14 +182,14 @@ def load_image(op: LoadImage, marks: Marks) -> Sink:
 
 
 def _as_l0(buffer: str, dtype: DType, matrix: Array) -> Array:
-    """The bytes of *matrix* in L0A or L0B."""
+    """*matrix* as bytes in L0A or L0B."""
     fractal, layout = _l0(buffer, dtype)
     return _bytes_of(to_fractals(_padded(matrix, fractal), layout, fractal).reshape(-1), dtype)
 
 
 @lru_cache(maxsize=1024)
 def _raw_l0(buffer: str, dtype: DType, shape: tuple[int, int]) -> Array:
-    """Those of a matrix of *shape* that is WRITTEN."""
+    """The bytes of a matrix of *shape* that is WRITTEN."""
     return _as_l0(buffer, dtype, np.full(shape, WRITTEN, np.uint8))
 
 
@@ -201,7 +201,7 @@ def _l0(buffer: str, dtype: DType) -> tuple[tuple[int, int], Any]:
 
 
 def _factor(local: Local, shape: tuple[int, int], marks: Marks) -> Array:
-    """The matrix of *shape* that *local* begins with, in L0A or L0B."""
+    """The matrix of *shape* at the start of *local*, in L0A or L0B."""
     fractal, layout = _l0(local.buffer, local.dtype)
     fractals = layout.array_shape(*shape, fractal)
     nbytes = local.dtype.nbytes(int(np.prod(fractals)))
@@ -220,12 +220,12 @@ def _factor_is_written(local: Local, shape: tuple[int, int], marks: Marks) -> bo
 def _is_no_more(local: Local, shape: tuple[int, int], marks: Marks) -> bool:
     padding = _raw_l0(local.buffer, local.dtype, shape)
     raw = marks.bytes[local.buffer][local.offset_bytes : local.offset_bytes + padding.size]
-    # Marks that are larger than those of a matrix that is.
+    # Marks that exceed those of a written matrix.
     return not np.greater(raw, padding).any() if raw.dtype == np.uint8 else False
 
 
 def mmad(op: Mmad, marks: Marks) -> Sink:
-    """An element of a product comes of a row and a column, and of what it adds to."""
+    """An element of a product depends on a row, a column, and the element it is added to."""
     size = op.m, op.n
     before = op.dst, 0, align_up(op.m, FRACTAL_ROWS), size, marks
     if (
@@ -257,13 +257,13 @@ def _bias(op: Mmad, marks: Marks) -> Array:
 
 
 def _as_product(dtype: DType, total: Array) -> Array:
-    """The bytes of *total* in L0C."""
+    """*total* as bytes in L0C."""
     return _bytes_of(to_fractals(_padded(total, SQUARE), NZ, SQUARE).reshape(-1), dtype)
 
 
 @lru_cache(maxsize=1024)
 def _raw_product(dtype: DType, shape: tuple[int, int]) -> Array:
-    """Those of a product of *shape* that is WRITTEN."""
+    """The bytes of a product of *shape* that is WRITTEN."""
     return _as_product(dtype, np.full(shape, WRITTEN, np.uint8))
 
 
@@ -274,7 +274,7 @@ def _of_scale(scale: Local | int | None, count: int, marks: Marks) -> Array | in
 
 
 def fixpipe(op: Fixpipe, marks: Marks) -> Sink:
-    """The product without what fills its fractals up."""
+    """The product without the padding of its fractals."""
     product = op.src, 0, op.src_rows, (op.m, op.n), marks
     scale = _of_scale(op.scale, op.n, marks)
     if isinstance(op.dst, Global) and not np.any(scale) and _nz_is_written(*product):
@@ -287,7 +287,7 @@ def fixpipe(op: Fixpipe, marks: Marks) -> Sink:
         return np.asarray(columns.swapaxes(0, 1).reshape(columns.shape[1], -1))
     width = c0(op.dtype)
     blocks = ceil_div(op.n, width)
-    # Columns are filled up with zeros: (m, blocks x width) -> (blocks, m, width) -> bytes
+    # Columns are padded with zeros: (m, blocks x width) -> (blocks, m, width) -> bytes
     whole = np.zeros((op.m, blocks * width), values.dtype)
     whole[:, : op.n] = values
     raw = _bytes_of(whole.reshape(op.m, blocks, width).swapaxes(0, 1).reshape(-1), op.dtype)
@@ -298,7 +298,7 @@ def fixpipe(op: Fixpipe, marks: Marks) -> Sink:
 
 
 def copy_l0c(op: CopyL0c, marks: Marks) -> Sink:
-    """The same of chips whose L0C has no fixpipe."""
+    """The same on chips without a fixpipe for L0C."""
     # Blocks of 16 columns, one after the other: (blocks, rows, 16).
     values = marks.elements(op.src).reshape(-1, op.rows, FRACTAL_ROWS)
     scale = _of_scale(op.scale, values.shape[0] * FRACTAL_ROWS, marks)
@@ -306,7 +306,7 @@ def copy_l0c(op: CopyL0c, marks: Marks) -> Sink:
         scale = scale.reshape(-1, 1, FRACTAL_ROWS)
     values = np.maximum(values, scale)
     if op.dst.dtype is INT8:
-        # Two blocks of 16 columns make one of 32; the last one may lack its second half.
+        # Two blocks of 16 columns form one of 32; the last one may lack its second half.
         if values.shape[0] % 2:
             values = np.concatenate([values, np.zeros_like(values[:1])])
         marks.put(op.dst, values.reshape(-1, 2, op.rows, FRACTAL_ROWS).swapaxes(1, 2).reshape(-1))
@@ -316,7 +316,7 @@ def copy_l0c(op: CopyL0c, marks: Marks) -> Sink:
 
 
 def broadcast_to_l0c(op: BroadcastToL0c, marks: Marks) -> Sink:
-    """A row for all rows."""
+    """Copies a row to all rows."""
     row = marks.elements(op.src).reshape(-1, 1, FRACTAL_ROWS)
     marks.put(op.dst, np.repeat(row, op.rows, axis=1).reshape(-1))
     return None

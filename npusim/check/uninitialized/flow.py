@@ -1,9 +1,9 @@
-"""How marks pass through each micro-op: which bytes of its result come of which it reads.
+"""How marks pass through each micro-op: which bytes of its result depend on which it reads.
 
-An element that comes of several takes the largest of their marks. Elements that take no part in a
-result leave no mark in it: rows, columns and depths beyond those of a product, and what fills
-fractals up. What a piece in L0A and L0B, or a product in L0C, does not fill of its fractals is as
-if nobody had written it.
+An element that depends on several takes the largest of their marks. Elements that are not used for
+a result leave no mark in it: rows, columns and depths beyond those of a product, and the padding of
+fractals. The parts of fractals that a tile in L0A and L0B, or a product in L0C, does not fill count
+as never written.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ __all__ = ["FLOW", "fills"]
 
 
 def fills(op: MicroOp) -> bool:
-    """Whether *op* writes all of what it writes with what it reads, and nothing else."""
+    """Whether everything *op* writes depends only on what it reads."""
     match op:
         case LoadImage():
-            # Edges of fractals come from nowhere, and padding from no element.
+            # Edges of fractals, and padding, depend on no element.
             return False
         case LoadData():
-            # Edges of fractals come from beyond the piece.
+            # Edges of fractals depend on elements beyond the tile.
             return op.dst.count == op.rows * op.columns
         case Load():
             return op.padding is None or not op.padding.is_unknown
@@ -107,7 +107,7 @@ def _from_outside(op: Load | LoadNd2Nz, marks: Marks) -> Sink:
 # ---- the scalar pipe ----
 
 Rounds = dict[str, Array]
-"""Register -> its mark in each round of a loop, `(rounds,)`."""
+"""Register -> its mark in each iteration of a loop, `(iterations,)`."""
 
 
 def _one(op: ScalarLoad | ScalarStore | ScalarAlu | Trap, marks: Marks) -> Sink:
@@ -128,7 +128,7 @@ def _scalar_loop(op: ScalarLoop, marks: Marks) -> Sink:
 
 
 def _all_rounds(body: tuple[ScalarOp, ...], marks: Marks, count: int) -> Sink:
-    # Rounds are independent of each other, so all of them run at once, part by part.
+    # Iterations are independent, so all of them run at once, micro-op by micro-op.
     rounds = {name: np.full(count, mark) for name, mark in marks.registers.items()}
     stopped: list[Array] = []
     for op in body:
@@ -143,13 +143,13 @@ def _all_rounds(body: tuple[ScalarOp, ...], marks: Marks, count: int) -> Sink:
                 rounds[op.dst] = _of_rounds((op.a, op.b, op.c), rounds, count)
             case Trap():
                 stopped.append(_of_rounds((op.when,), rounds, count))
-    # After the loop a register holds what the last round left.
+    # After the loop a register has the mark of the last iteration.
     marks.registers = {name: int(mark[-1]) for name, mark in rounds.items() if mark[-1]}
     return np.concatenate(stopped) if stopped else None
 
 
 def _of_rounds(operands: tuple[int | str, ...], rounds: Rounds, count: int) -> Array:
-    """The largest mark of *operands* in each round."""
+    """The largest mark of *operands* in each iteration."""
     used = [rounds[x] for x in operands if isinstance(x, str) and x in rounds]
     found: Array = np.maximum.reduce([np.zeros(count, int), *used])
     return found

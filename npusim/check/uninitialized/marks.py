@@ -1,4 +1,4 @@
-"""Which bytes of a core's buffers hold something that nobody wrote, or that came of such bytes."""
+"""The bytes of a core's buffers that were never written, or depend on such bytes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["NOBODY", "WRITTEN", "Array", "Marks", "Sink"]
 
 Array = NDArray[np.integer]
 Sink = Array | None
-"""The marks of what a micro-op lets out of its core; None if it lets nothing out."""
+"""The marks that a micro-op stores outside its core; None if it stores nothing."""
 WRITTEN = 0
 NOBODY = 1
-"""The mark of a byte that nobody wrote. Larger ones say which micro-op read such bytes first."""
+"""The mark of a byte never written. Larger marks identify the micro-op that read it first."""
 BUFFERS = ("ub", "l1", "l0a", "l0b", "l0c", "bt", "fb")
 
 
@@ -33,26 +33,26 @@ class Marks:
             name: np.full(size, NOBODY, dtype) for name, size in sizes.items() if size
         }
         self.registers: dict[str, int] = {}
-        """Those that are not WRITTEN; what nobody has set is not for this check to find."""
+        """Registers that are not WRITTEN; unset registers are found by another check."""
         self.changed: set[str] = set()
-        """Buffers with a mark that changed since this was last emptied."""
+        """Buffers with marks that changed since this set was last cleared."""
         self._clean: dict[str, set[Area]] = {name: set() for name in self.bytes}
         """Buffer -> areas that are WRITTEN throughout."""
         self.known: dict[str, set[Hashable]] = {name: set() for name in self.bytes}
-        """Buffer -> what was found of its marks, and holds until one of them changes."""
+        """Buffer -> results about its marks, valid until one of them changes."""
 
     def load(self, buffer: str, marks: Array) -> None:
-        """Make *marks* those of the first bytes of *buffer*; nobody wrote the others."""
+        """Set the marks of the first bytes of *buffer* to *marks*; the others are NOBODY."""
         self.bytes[buffer][: marks.size] = marks
         self.bytes[buffer][marks.size :] = NOBODY
         self.forget(buffer)
 
     def forget(self, buffer: str) -> None:
-        """Nothing is known of *buffer* any more."""
+        """Discard what is known of *buffer*."""
         self._clean[buffer].clear()
         self.known[buffer].clear()
 
-    # ---- areas: whether all is written, and that it is ----
+    # ---- areas: testing and marking as written ----
 
     def is_written(self, area: Area) -> bool:
         """Whether all bytes of *area* are WRITTEN."""
@@ -76,14 +76,14 @@ class Marks:
         clean.add(area)
 
     def _change(self, buffer: str, *, marks: Array | None = None) -> None:
-        """Some of the marks of *buffer* have become *marks*, or WRITTEN."""
+        """Record that some marks of *buffer* have become *marks*, or WRITTEN."""
         self.changed.add(buffer)
         self.known[buffer].clear()
         if marks is not None and marks.any():
             self._clean[buffer].clear()
 
     def views(self, area: Area) -> Iterator[Array]:
-        """The marks of *area*, in pieces."""
+        """The marks of *area*, piece by piece."""
         marks, shape = self.bytes[area.place], area.shape
         if shape is None:
             yield marks[area.start : area.end]
@@ -109,13 +109,13 @@ class Marks:
         return np.ndarray((count, nbytes), marks.dtype, marks, offset * size, steps)
 
     def put_bytes(self, buffer: str, view: Array, marks: Array) -> None:
-        """Make *marks* those of *view*, which is one of *buffer*."""
+        """Write *marks* to *view*, which is a view of *buffer*."""
         if (view != marks).any():
             view[...] = marks
             self._change(buffer, marks=marks)
 
     def elements(self, local: Local) -> Array:
-        """The marks of the elements of *local*, `(count,)`: of their bytes the largest."""
+        """The marks of the elements of *local*, `(count,)`: the largest of their bytes."""
         size = local.dtype.bits // 8
         if local.dtype is INT4:
             marks = self.bytes[local.buffer][self._places(local, 1)]
@@ -124,7 +124,7 @@ class Marks:
         return found
 
     def put(self, local: Local, marks: Array) -> None:
-        """Give the elements of *local* their *marks* `(count,)`."""
+        """Set the marks of the elements of *local* to *marks* `(count,)`."""
         if local.dtype is INT4:
             even = np.append(marks, WRITTEN)[: 2 * ceil_div(marks.size, 2)]
             spots, marks = self._places(local, 1), even.reshape(-1, 2).max(axis=1)
@@ -138,7 +138,7 @@ class Marks:
 
     @staticmethod
     def _places(local: Local, size: int) -> NDArray[np.int64]:
-        """Where the bytes of the elements of *local* lie, `(count, size)`; of int4 `(bytes,)`."""
+        """Offsets of the bytes of the elements of *local*, `(count, size)`; for int4 `(bytes,)`."""
         if local.is_strided:
             first = local.offset_bytes + places(local)
         else:

@@ -70,14 +70,14 @@ def _each(op: Cast | Unary | LoadTable, marks: Marks) -> Sink:
 def _cast_dequant(op: CastDequant, marks: Marks) -> Sink:
     found = marks.elements(op.src)
     if isinstance(op.scale, Local):
-        # Which of the parameters belongs to an element is not looked at.
+        # Which parameter belongs to which element is ignored.
         found = np.maximum(found, marks.elements(op.scale).max())
     marks.put(op.dst, found)
     return None
 
 
 def _copy(op: Copy, marks: Marks) -> Sink:
-    # Bytes, whatever type they are moved as.
+    # As bytes, whatever the type.
     src, dst = (replace(x, dtype=UINT8, count=x.nbytes) for x in (op.src, op.dst))
     marks.put(dst, marks.elements(src))
     return None
@@ -132,7 +132,7 @@ def _results(op: BlockReduce | WholeReduce, found: Array, marks: Marks) -> Sink:
 
 
 def _groups(marks: Array, size: int) -> Array:
-    """*marks* of elements as rows of *size*, the last of which may lack some."""
+    """*marks* of elements as rows of *size*; the last one may be incomplete."""
     lacking = np.zeros(-marks.size % size, marks.dtype)
     return np.concatenate([marks, lacking]).reshape(-1, size)
 
@@ -192,7 +192,7 @@ def _select(op: Select, marks: Marks) -> Sink:
 
 
 def _gather(op: Gather, marks: Marks) -> Sink:
-    # Which element an offset names is not known here, so any may be meant.
+    # Which element an offset selects is not known here, so it may be any.
     marks.put(op.dst, np.maximum(marks.elements(op.offsets), marks.elements(op.src).max()))
     return None
 
@@ -204,7 +204,7 @@ def _gather_blocks(op: GatherBlocks, marks: Marks) -> Sink:
 
 
 def _scatter(op: Scatter, marks: Marks) -> Sink:
-    # Nor which one is written: all are taken to be.
+    # Nor is it known which one is written: all are assumed to be.
     mark = max(int(marks.elements(op.src).max()), int(marks.elements(op.offsets).max()))
     marks.put(op.dst, np.full(op.dst.count, mark, marks.bytes[op.dst.buffer].dtype))
     return None
@@ -228,7 +228,7 @@ def _transpose(op: Transpose, marks: Marks) -> Sink:
 
 
 def _sort(op: Sort32, marks: Marks) -> Sink:
-    # Any of a list may come of any of its elements.
+    # Any element of a list may depend on any of its elements.
     found = np.maximum(marks.elements(op.keys), marks.elements(op.indices))
     largest = found.reshape(-1, SORTED_AT_ONCE).max(axis=1)
     marks.put(op.dst, np.repeat(largest, SORTED_AT_ONCE))
@@ -238,7 +238,7 @@ def _sort(op: Sort32, marks: Marks) -> Sink:
 def _merge(op: MrgSort, marks: Marks) -> Sink:
     pairs, found = marks.elements(op.src), []
     for start, count in zip(op.starts, op.counts, strict=False):
-        # Where a register lets a list begin is not known here.
+        # If a register gives the start of a list, it is not known here.
         known = pairs if isinstance(start, str) else pairs[start : start + count]
         found.append(max(int(known.max(initial=WRITTEN)), _of_scalar(start, marks)))
     marks.put(op.dst, np.full(op.dst.count, max(found), pairs.dtype))
@@ -248,7 +248,7 @@ def _merge(op: MrgSort, marks: Marks) -> Sink:
 def _gather_mask(op: GatherMask, marks: Marks) -> Sink:
     found = marks.elements(op.src)
     if isinstance(op.places, Local):
-        # Which elements come is not known here.
+        # Which elements are selected is not known here.
         mark = max(int(found.max()), int(marks.elements(op.places).max()))
         found = np.full(op.dst.count, mark, found.dtype)
         _set_kept(op, int(marks.elements(op.places).max()), marks)
@@ -277,7 +277,7 @@ def _extract(op: ProposalExtract, marks: Marks) -> Sink:
 
 
 def _order(op: RpSort16 | MrgSort4, marks: Marks) -> Sink:
-    # Each field of a proposal comes of that field of any of those that it is ordered with, and of
+    # Each field of a proposal depends on that field of any proposal that it is sorted with, and on
     # their keys.
     together = PROPOSALS_AT_ONCE if isinstance(op, RpSort16) else sum(op.counts)
     lists = marks.elements(op.src).reshape(-1, together, PROPOSAL_ELEMENTS)

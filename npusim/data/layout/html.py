@@ -1,4 +1,4 @@
-"""Numbers as tables of HTML, coloured by fractal, for notebooks."""
+"""Matrices as HTML tables, coloured by fractal, for notebooks."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from npusim.data.dtypes import Array
 __all__ = ["DARK_SHADES", "MAX_SHOWN", "SHADES", "Note", "grid", "shown_of", "table"]
 
 SHADES = ("#cfe8f7", "#fbe3bf", "#c9ebdd", "#f3d9e8", "#f9f5c4", "#e2e2e2")
-"""Fractals that follow each other differ; light tints of Okabe and Ito's colours."""
+"""Adjacent fractals differ; light tints of Okabe and Ito's colours."""
 DARK_SHADES = ("#1d4763", "#5c4314", "#1b5140", "#5f2f4b", "#54511a", "#484848")
-"""The same hues for light letters on a dark page."""
+"""The same hues for light text on a dark page."""
 PADDING_SHADE = "#f4f4f4"
 MAX_SHOWN = 16
-"""Rows and columns that a table shows before it leaves the rest out."""
+"""Most rows and columns that a table shows before it leaves some out."""
 BEHIND_BORDER = 4
-"""How many of these lie in the next fractal if the first one is not small."""
+"""How many of these are in the next fractal if the first one is not small."""
 CELL = "padding:1px 5px;text-align:right;border:1px solid #fff;font:11px monospace"
 NAME = "padding:1px 5px;text-align:right;font:11px monospace;opacity:.7"
 BORDER = "2px solid #555"
 
 
 class Note(NamedTuple):
-    """What a cell shows in addition to its number: its fractal, by colour, and a text."""
+    """What a cell shows besides its number: its fractal, by colour, and a text."""
 
     fractal: int | None
-    """How many fractals lie before its own; None for padding, which is grey."""
+    """Index of its fractal; None for padding, which is grey."""
     title: str = ""
-    """What the pointer shows."""
+    """The tooltip."""
 
 
 def table(caption: str, rows: Iterable[str]) -> str:
@@ -44,10 +44,10 @@ def table(caption: str, rows: Iterable[str]) -> str:
 
 
 def shown_of(extent: int, fractal: int | None) -> tuple[int, ...]:
-    """Which of *extent* rows or columns a table shows: the first ones, and those at a border.
+    """The rows or columns, out of *extent*, that a table shows: the first, and those at a border.
 
-    *fractal* is how many of them a fractal has, None where there are none. Where the first ones
-    end before the next fractal has begun in earnest, some are left out in front of the border.
+    *fractal* is the size of a fractal, None if there are none. If the first ones end before the
+    next fractal has properly begun, some are left out before the border.
 
     >>> shown_of(40, 32)
     (0, 1, 2, 3, 4, 5, 6, 7, 28, 29, 30, 31, 32, 33, 34, 35)
@@ -70,7 +70,7 @@ def grid(
     """Rows of cells of a matrix whose rows and columns are *extent*: :func:`shown_of` each way.
 
     *numbers* has at least the rows and columns that are shown; `note(row, column)` gives a cell's
-    colour and its title. Fractals of *fractal* rows and columns have a line between them.
+    colour and title. There is a line between fractals of *fractal* rows and columns.
     """
     height, width = fractal or (None, None)
     rows, columns = shown_of(extent[0], height), shown_of(extent[1], width)
@@ -102,7 +102,7 @@ def _with_gaps(shown: tuple[int, ...], extent: int) -> list[int | None]:
 
 
 def _border(side: str, index: int, size: int | None) -> str:
-    """The line in front of a fractal, but for the first one."""
+    """The line before a fractal, except the first one."""
     return f";border-{side}:{BORDER}" if size and index and index % size == 0 else ""
 
 

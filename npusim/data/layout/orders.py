@@ -1,4 +1,4 @@
-"""The orders that fractals, and elements inside them, can follow each other in."""
+"""The orders of fractals, and of elements inside them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ __all__ = [
 FRACTAL_ROWS = 16
 """Rows of a fractal, and columns of one in L0B and L0C."""
 FRACTAL_BYTES = 512
-"""Bytes of a fractal of L1, L0A and L0B, whatever the type."""
+"""Bytes of a fractal of L1, L0A and L0B, for every type."""
 C0_BYTES = 32
 
 Shape = tuple[int, int]
 
 
 def c0(dtype: DType) -> int:
-    """How many elements of *dtype* a row of a fractal holds.
+    """Number of elements of *dtype* in a row of a fractal.
 
     >>> from npusim.data.dtypes import FLOAT16, INT4, INT8
     >>> c0(FLOAT16), c0(INT8), c0(INT4)
@@ -68,7 +68,7 @@ class Layout:
         return (*outer, *(fractal if self.inner == "z" else fractal[::-1]))
 
     def offset(self, row: int, column: int, shape: Shape, fractal: Shape) -> int:
-        """How many elements lie before element (*row*, *column*) of a matrix of *shape*."""
+        """Index in memory of element (*row*, *column*) of a matrix of *shape*."""
         down, across = ceil_div(shape[0], fractal[0]), ceil_div(shape[1], fractal[1])
         (i, y), (j, x) = divmod(row, fractal[0]), divmod(column, fractal[1])
         block = i * across + j if self.outer == "Z" else j * down + i
@@ -78,12 +78,12 @@ class Layout:
     def offsets(self, shape: Shape, fractal: Shape) -> Array:
         """The same for every element, an array of *shape*."""
         row, column = np.indices(shape)
-        # One call for all: it only divides and multiplies.
+        # One call for all elements: it only divides and multiplies.
         whole: Callable[..., Array] = self.offset  # type: ignore[assignment]
         return whole(row, column, shape, fractal)
 
     def _repr_html_(self) -> str:
-        """The order of the elements of 2 x 2 fractals, drawn small."""
+        """The order of the elements of 2 x 2 fractals, as a small table."""
         offsets = self.offsets((8, 8), (4, 4))
         return table(
             f"{self.name}: how many elements lie before each one, fractals drawn as 4 x 4",
@@ -113,7 +113,7 @@ def to_fractals(matrix: Array, layout: Layout, fractal: Shape) -> Array:
 
 
 def from_fractals(fractals: Array, layout: Layout, shape: Shape) -> Array:
-    """The other way round: `(..., *shape)`, what fills the edges dropped."""
+    """The reverse: `(..., *shape)`, without the padding of the edges."""
     *batch, _, _, _, _ = fractals.shape
     axes = _axes(layout, len(batch))
     back = [axes.index(len(batch) + axis) + len(batch) for axis in range(4)]
@@ -124,5 +124,5 @@ def from_fractals(fractals: Array, layout: Layout, shape: Shape) -> Array:
 
 
 def _axes(layout: Layout, first: int) -> tuple[int, ...]:
-    """Where the axes (row of fractals, row, column of fractals, column) go."""
+    """New positions of the axes (row of fractals, row, column of fractals, column)."""
     return tuple(first + "iyjx".index(axis) for axis in layout.axes)

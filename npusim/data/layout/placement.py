@@ -1,4 +1,4 @@
-"""A matrix of a size and a type in a layout: which element lies where, and what lies at a byte."""
+"""A matrix of a given size, type and layout: the address of each element, and the reverse."""
 
 from __future__ import annotations
 
@@ -23,44 +23,44 @@ ORDERS: dict[str, Layout | None] = {
     "NC1HWC0": NZ,
     "L0C": NZ,
 }
-"""Name -> the order of its fractals; L0C is that of Nz with fractals of 16 x 16, NC1HWC0 that of Nz
-with fractals of all rows."""
+"""Name -> the order of its fractals; L0C is Nz with fractals of 16 x 16, NC1HWC0 is Nz with
+fractals of all rows."""
 ALIASES = {
     "FRACTAL_NZ": ("Nz", "zN"),
     "Zz": ("zZ",),
     "Zn": ("nZ", "FRACTAL_Z"),
     "NC1HWC0": ("5HD",),
 }
-"""Name -> what else it is called, catlass's names with the small letter first among them."""
+"""Name -> its other names, including catlass's, with the small letter first."""
 NAMES = {name: name for name in ORDERS}
 NAMES |= {alias: name for name, aliases in ALIASES.items() for alias in aliases}
-"""Every name that a layout goes by -> the first one."""
+"""Every name of a layout -> its first name."""
 SPELLINGS = ", ".join(
     f"{name} (also {', '.join(ALIASES[name])})" if name in ALIASES else name for name in ORDERS
 )
-"""The same for people, each layout once."""
+"""The same as text, each layout once."""
 OF_ALL_ROWS = ("NC1HWC0",)
-"""Layouts whose fractals are as high as the matrix."""
+"""Layouts whose fractals are as tall as the matrix."""
 SUMS = (FLOAT32, INT32)
-"""What L0C holds."""
+"""Types in L0C."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """One place in memory, and what lies there."""
+    """One place in memory, and the element there."""
 
     element: int
-    """How many elements lie before it."""
+    """Its index in memory."""
     byte: int
     bit: int
     """Its lowest bit within the byte: 4 for every other int4, else 0."""
     row: int | None
-    """None, as the column, where the place only fills an edge up."""
+    """None, like the column, if the place is padding of an edge."""
     column: int | None
     fractal: int | None
-    """How many fractals lie before its own; None in ND."""
+    """Index of its fractal; None in ND."""
     fractal_row: int | None
-    """Which row of fractals it is in, counted from the top of the matrix."""
+    """Its row of fractals, from the top of the matrix."""
     fractal_column: int | None
     inner_row: int | None
     """Its row within the fractal."""
@@ -121,13 +121,13 @@ class Placement:
 
     @property
     def padded(self) -> Shape:
-        """Rows and columns of whole fractals."""
+        """Rows and columns rounded up to whole fractals."""
         height, width = self.fractal or (1, 1)
         return align_up(self.rows, height), align_up(self.columns, width)
 
     @property
     def storage_shape(self) -> tuple[int, ...]:
-        """The matrix as an array whose elements lie in memory in order."""
+        """The shape of the matrix as an array in memory order."""
         if self.order is None or self.fractal is None:
             return self.rows, self.columns
         return self.order.array_shape(self.rows, self.columns, self.fractal)
@@ -143,27 +143,27 @@ class Placement:
 
     @property
     def padding_bytes(self) -> int:
-        """Bytes that only fill the edges up."""
+        """Bytes of padding at the edges."""
         return self.nbytes - self.dtype.nbytes(self.rows * self.columns)
 
     @cached_property
     def elements(self) -> Array:
-        """How many elements lie before each one, `padded`: those beyond the matrix included."""
+        """Index in memory of each element, `padded`: including those beyond the matrix."""
         if self.order is None or self.fractal is None:
             return np.arange(self.count).reshape(self.rows, self.columns)
         return self.order.offsets(self.padded, self.fractal)
 
     @cached_property
     def stored_elements(self) -> Array:
-        """Which element of the matrix, counted row by row, each place holds; -1 is padding."""
+        """Index, row by row, of the matrix element at each place in memory; -1 is padding."""
         numbers = np.arange(self.rows * self.columns).reshape(self.rows, self.columns)
         if self.order is None or self.fractal is None:
             return numbers.reshape(-1)
-        # Edges are filled up with zeros, so the numbers begin at one on the way.
+        # Edges are padded with zeros, so indices start at one in between.
         return to_fractals(numbers + 1, self.order, self.fractal).reshape(-1) - 1
 
     def where(self, row: int, column: int) -> Spot:
-        """Where element (*row*, *column*) lies; raises ValueError beyond the matrix."""
+        """The place of element (*row*, *column*); raises ValueError beyond the matrix."""
         if not (0 <= row < self.rows and 0 <= column < self.columns):
             raise ValueError(
                 f"layout: an index must lie within {self.rows} x {self.columns}, not be "
@@ -174,7 +174,7 @@ class Placement:
         return self.spot(self.order.offset(row, column, (self.rows, self.columns), self.fractal))
 
     def at_byte(self, byte: int) -> tuple[Spot, ...]:
-        """What lies at *byte*: the element it belongs to, or both of two int4."""
+        """The places at *byte*: the element that contains it, or both of two int4."""
         if not 0 <= byte < self.nbytes:
             raise ValueError(
                 f"layout: an offset must lie within the {self.nbytes} bytes of the matrix, not be "
@@ -185,7 +185,7 @@ class Placement:
         return tuple(self.spot(element) for element in range(first, last + 1))
 
     def spot(self, element: int) -> Spot:
-        """The place that *element* elements lie before."""
+        """The place with index *element* in memory."""
         byte, bit = divmod(element * self.dtype.bits, 8)
         places = [int(index) for index in np.unravel_index(element, self.storage_shape)]
         if self.order is None or self.fractal is None:
@@ -212,9 +212,9 @@ class Placement:
         return f"{self.rows} x {self.columns} {self.dtype} as {self.name}"
 
     def values_html(self, values: Array, caption: str) -> str:
-        """A table of the corner of *values* `(rows, columns)`; each cell says where it lies.
+        """A table of the corner of *values* `(rows, columns)`, with the address of each cell.
 
-        The corner that ends with the last of :attr:`shown` will do.
+        *values* need not extend beyond the last of :attr:`shown`.
         """
         return table(caption, grid(values, (self.rows, self.columns), self._note, self.fractal))
 
@@ -233,7 +233,7 @@ class Placement:
         return Note(spot.fractal or 0, f"({row}, {column}) at byte {spot.byte}{bit}{fractal}")
 
     def _repr_html_(self) -> str:
-        """The corner of the matrix: how many elements lie before each one, padding in grey."""
+        """The corner of the matrix: the index in memory of each element, padding in grey."""
         size = f" in fractals of {self.fractal[0]} x {self.fractal[1]}" if self.fractal else ""
         caption = f"{self}{size}: {self.nbytes} bytes, how many elements lie before each one"
         return table(caption, grid(self.elements, self.padded, self._note, self.fractal))

@@ -1,4 +1,4 @@
-"""Kernels whose times are published, as far as the publication says what they do."""
+"""Kernels with published times, as far as the publication describes them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TABLES = (ADD, TO_UB, TO_L1, ALIKE, REORDER, CASTS, MAXIMA, *PRODUCTS)
 
 
 def find(row: str) -> tuple[Table, Row] | None:
-    """The table and the row of that id, if it is here."""
+    """The table and the row with that id, if it is here."""
     for table in TABLES:
         for found in table.rows:
             if found.id == row:

@@ -92,7 +92,7 @@ def _alike(to: To, tile: tuple[int, int], staggered: bool) -> Callable[[DeviceSp
     return lambda s: read_alike(s, SMALL, tile, to, staggered=staggered, bypass=True)
 
 
-# The example switches the L2 off for these four (CACHE_MODE_DISABLE in data_copy_ub.h and
+# The example disables the L2 for these four (CACHE_MODE_DISABLE in data_copy_ub.h and
 # data_copy_l1.h). Where a staggered core starts is assumed.
 ALIKE = Table(
     "All cores read the same 6144 x 512 fp16, past the L2 (asc-devkit, 04_memory_access/data_copy)",

@@ -67,10 +67,10 @@ def _times(shape: tuple[int, ...]) -> str:
 
 
 # hudingyi688/aiconfigurator-npu@11bc0ae docs/profiler_alignment/groundtruth/by_op_family.csv:
-# median Task Duration; the source does not say what bfloat16 is cast to.
+# median Task Duration; the source does not give the target type of the bfloat16 cast.
 CASTS = Table(
     "Cast of bfloat16 to float32 (aiconfigurator-npu)", "Atlas A3", "repeat", (*_casts(),), "cold"
 )
-# hicann/cann-bench@d59d44c tasks/metadata/910b2.json: Task Duration. int64 is left out: how the
-# vendor's kernel compares it is closed.
+# hicann/cann-bench@d59d44c tasks/metadata/910b2.json: Task Duration. int64 is left out: the source
+# of the vendor's comparison for it is closed.
 MAXIMA = Table("Maximum (cann-bench)", "ascend910b2", "cold", (*_maxima(), *_broadcast_maxima()))

@@ -1,7 +1,7 @@
-"""How long pipes were busy in the kernels of the vendor's examples, as its profiler says.
+"""Busy times of pipes in the kernels of the vendor's examples, by its profiler.
 
-Means over the cores, in microseconds. Where a page gives a time for each instruction instead, it is
-written as that times their number on a core.
+Means over the cores, in microseconds. If a page gives a time per instruction instead, it is written
+as that time multiplied by their number on a core.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from npusim.trace import Trace
 __all__ = ["PIPES_US", "mean_pipes_us"]
 
 CLOCK_MHZ = 1850
-"""Cycles a microsecond of the chip that was measured."""
+"""Cycles per microsecond of the chip that was measured."""
 ADD_TILES, STEPS = 8192 * 8192 / 4096, 8192 * 8192 * 8192 / (128 * 256 * 64)
 """Tiles of 4096 elements of the addition, and steps of 128 x 256 x 64 of the product."""
 
@@ -22,8 +22,8 @@ def _us(cycles: float, count: float) -> float:
     return cycles * count / CLOCK_MHZ
 
 
-# mirror-cann/asc-devkit@82b89a1, examples/01_simd_cpp_api/05_best_practices; of the product with L2
-# tiles by the basic API it is not certain that these are its times and not those without.
+# mirror-cann/asc-devkit@82b89a1, examples/01_simd_cpp_api/05_best_practices; for the product with
+# L2 tiles by the basic API it is not certain that these are its times and not those without.
 PIPES_US: dict[str, dict[Pipe, float]] = {
     "m0658": {
         "mte2": _us(350.5, 2 * ADD_TILES),
@@ -66,11 +66,11 @@ PIPES_US: dict[str, dict[Pipe, float]] = {
     "m0857": {"mte2": 90.0},
     "m0858": {"mte2": 69.9},
 }
-"""Row -> pipe -> how long it was busy."""
+"""Row -> pipe -> its busy time."""
 
 
 def mean_pipes_us(trace: Trace, spec: DeviceSpec) -> dict[Pipe, float]:
-    """How long each pipe is busy, the mean over the cores."""
+    """The busy time of each pipe, as the mean over the cores."""
     cores = trace.counters().values()
     cycles: dict[Pipe, int] = {}
     for pipes in cores:

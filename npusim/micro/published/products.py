@@ -1,15 +1,15 @@
-"""Products of fp16 matrices: two examples of the vendor's, and its tuning guide.
+"""Products of fp16 matrices: two examples of the vendor, and its tuning guide.
 
 What their pages leave open is assumed:
 
-* A tile that is not named is 128 x 256 x 64, which the guide advises.
-* Norm keeps one piece of an operand in L1, as the profiles of the first example show; MDL keeps two
-  of four steps of k each. A page that names neither has Norm, the API's default, but for those on
-  the L2, whose times no single pieces reach.
-* An x2 of one row of tiles is (k, n), as the API has it by default: as (n, k) single pieces of k
-  would come in rows of 128 bytes, half as slow again as Norm was measured (m0845).
-* A grid that is not named splits the tiles evenly, into rectangles as square as may be.
-* The output is split into as few parts as let the L2 hold a part and the operands that it needs.
+* A tile that is not given is 128 x 256 x 64, which the guide recommends.
+* Norm holds one piece of an operand in L1, as the profiles of the first example show; MDL holds two
+  of four steps of k each. A page that names neither uses Norm, the API's default, except those on
+  the L2, whose times single pieces cannot reach.
+* An x2 of one row of tiles is (k, n), the API's default: as (n, k), single pieces of k would be
+  loaded in rows of 128 bytes, half as slow again as Norm was measured (m0845).
+* A grid that is not given splits the tiles evenly, into rectangles as square as possible.
+* The output is split into the fewest parts for which the L2 holds a part and its operands.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SMALL = BaseTile(64, 64, 256, depth_a=1, depth_b=1)
 
 WHOLE = Plan(tile=DEEP, grid=(4, 6))
 QUARTERS = replace(WHOLE, l2_tiles=(2, 2))
-"""67 MB of each operand and 34 MB of output at a time, not 403."""
+"""67 MB of each operand and 34 MB of output at a time, instead of 403."""
 LITTLE = Plan(tile=replace(NORM, m=16, n=16), transposed_b=False)
 UNIT_FLAG = replace(QUARTERS, unit_flag=True)
 SPREAD = Plan(tile=MDL, grid=(1, 24), transposed_b=False)
@@ -62,7 +62,7 @@ _task, _core = partial(_row, "task"), partial(_row, "core")
 
 # mirror-cann/asc-devkit@82b89a1, examples/01_simd_cpp_api/05_best_practices: Task Duration. Case 0,
 # tiles of 64 x 64 x 64 on one core, would be 30 million micro-ops; the sizes of the big packets of
-# case 4 are not published. The scenarios of the basic API are taken as the same kernel.
+# case 4 are not published. The scenarios of the basic API are assumed to be the same kernel.
 EXAMPLES = Table(
     "Product of 8192 x 8192 x 8192 fp16 (asc-devkit, 01_matrix_compute/matmul_high_performance, "
     "matmul_basic_api_high_performance)",
@@ -85,9 +85,9 @@ EXAMPLES = Table(
 )
 
 # mirror-cann/asc-devkit@82b89a1, docs/zh/guide, the pages on the Matmul API. Loads ahead of need
-# (m0854) are what queues in L1 give here anyway. Left out: a B that two vector cores share (m0859),
-# of whose schedule too little is known; split k (m0850), whose cores add to an output that another
-# kernel has cleared; ND to Nz by vector cores (m0856).
+# (m0854) are what queues in L1 do here anyway. Left out: a B that two vector cores share (m0859),
+# whose schedule is not known well enough; split k (m0850), whose cores add to an output that
+# another kernel has cleared; ND to Nz by vector cores (m0856).
 GUIDE = Table(
     "Products of fp16 (asc-devkit, docs/zh/guide)",
     "ascend910b1",

@@ -1,4 +1,4 @@
-"""What a published time is of."""
+"""Kernels and their published times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Row", "Table"]
 
 
 class Row(NamedTuple):
-    """A kernel and the time published of it."""
+    """A kernel and its published time."""
 
     id: str
     """Its row among the measured times; empty for kernels that are named by their shape."""
@@ -23,9 +23,9 @@ class Row(NamedTuple):
     measured_us: float
     write: Callable[[DeviceSpec], Kernel]
     span: Literal["task", "core"] = "task"
-    """Whether the task was timed, or its slowest core alone (aic_time)."""
+    """Whether the task was timed, or only its slowest core (aic_time)."""
     reads_tiling: bool = False
-    """Whether it reads its tiling from global memory before it begins."""
+    """Whether it reads its tiling from global memory before it starts."""
 
 
 class Table(NamedTuple):
@@ -34,13 +34,13 @@ class Table(NamedTuple):
     title: str
     device: str
     l2: L2State
-    """The vendor's profiler is taken to clear it before a kernel: a B of 63 MB comes no faster than
-    from global memory (m0846), and a matrix read four times has a share of hits of 0.005 %."""
+    """The vendor's profiler is assumed to clear it before a kernel: a B of 63 MB comes no faster
+    than from global memory (m0846), and a matrix read four times has a hit rate of 0.005 %."""
     rows: tuple[Row, ...]
     icache: ICache = "warm"
 
     def time_us(self, row: Row, kernel: Kernel, spec: DeviceSpec, trace: Trace) -> float:
-        """The simulated time of what was measured of *row*, *trace* being that of its *kernel*."""
+        """The simulated time that corresponds to *row*; *trace* is that of its *kernel*."""
         if row.span == "task":
             tiling, icache = row.reads_tiling, self.icache
             return task_us(kernel, spec, trace, reads_tiling=tiling, icache=icache)

@@ -1,4 +1,4 @@
-"""The room of attention: which kernel runs a call, its plan, its programs and its oracle."""
+"""Attention: which kernel runs a call, its plan, its programs and its oracle."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator, Plan
 
 CHIP = "Atlas A2"
-"""The chip whose choice of kernel holds where none is named: kernels add in other orders."""
+"""The chip whose kernel choice applies if none is given: kernels add in different orders."""
 ELSEWHERE = (
     "run it on Atlas A2 or A3: the kernels of npu_prompt_flash_attention and "
     "npu_incre_flash_attention on Atlas inference are not simulated"
@@ -30,7 +30,7 @@ ELSEWHERE = (
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Split as the kernel that takes the call does."""
+    """Split the call like the kernel that runs it."""
     a, template, reason = p.attention, p.choice.template, p.choice.reason
     if a.paging is not None and a.paging.is_assumed:
         reason += "; block_table has no values: blocks of the cache are taken to follow each other"
@@ -52,14 +52,14 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
 
 
 def oracle_of(operator: Operator, given: Given) -> tuple[Array, ...]:
-    """What each token attends to, and softmax_lse, as the kernel that takes the call has it.
+    """The attention output and softmax_lse, computed like the kernel that runs the call.
 
-    softmax_lse is one 0 unless it is asked for; training has maxima and sums in its place.
+    softmax_lse is a single 0 unless requested; training has maxima and sums instead.
     """
     spec = given.spec or devices.load(CHIP)
     arguments = {each.name: getattr(given, each.name) for each in operator.parameters}
     with catch_warnings():
-        # The call itself has warned.
+        # The call itself has already warned.
         simplefilter("ignore", DocumentWarning)
         problem = operator.check(spec, **arguments)
     assert isinstance(problem, Problem)

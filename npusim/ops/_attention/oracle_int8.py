@@ -1,4 +1,4 @@
-"""What the kernels of attention to keys and values of int8 compute: see `oracle`."""
+"""The results of the attention kernels with int8 keys and values: see `oracle`."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from npusim.ops._attention.problem import Attention, Scales
 from npusim.ops._matmul_oracle import exact_int
 
 LOWEST_OF_DIGITS = F32(-2e38)
-"""Where maxima of rows begin in IFA."""
+"""Initial value of row maxima in IFA."""
 LOWEST_HALF = -65504
-"""What replaces a hidden score of fp16 in IFA-ATB."""
+"""Replaces a hidden fp16 score in IFA-ATB."""
 FIRST, NEXT = F32(127), F32(254)
-"""What a number is multiplied by before its first digit, and what is left before the next one."""
+"""Factors before the first digit, and of the remainder before the next one."""
 
 
 def half_piece(
@@ -39,7 +39,7 @@ def half_piece(
     hidden: NDArray[np.bool_],
     multiply: Multiply,
 ) -> Callable[[Tiles], State]:
-    """IFA-ATB: keys and values of int8 are dequantised; scores are fp16.
+    """IFA-ATB: int8 keys and values are dequantised; scores are fp16.
 
     *place* is the request and the head of keys.
     """
@@ -110,19 +110,19 @@ def _stretched(x: Single) -> tuple[list[Array], Single]:
 
 
 def _digits(x: Single) -> list[Array]:
-    """Both digits of *x*, in [-127, 127]; of NaN 0."""
+    """Both digits of *x*, in [-127, 127]; NaN gives 0."""
     first = _away_to_integers(x)
     second = _away_to_integers((x - first) * NEXT)
     return [np.clip(np.nan_to_num(each, nan=0.0), -128, 127) for each in (first, second)]
 
 
 def _joined(products: list[Any]) -> Single:
-    """Products of both digits as that of the number."""
+    """The product of a number from the products of both digits."""
     first, second = (each.astype(F32) for each in products)
     return np.asarray((first + second * (F32(1) / NEXT)) * (F32(1) / FIRST))
 
 
 def _away_to_integers(x: Single) -> Single:
-    """Integers, ties away from zero."""
+    """Round to integers, ties away from zero."""
     exact = x.astype(np.float64)
     return np.asarray(np.trunc(exact + np.copysign(0.5, exact)), F32)

@@ -1,7 +1,7 @@
-"""What FIA-MLA computes of rows, on whole arrays in plain numpy: the formulas of `mla_vector`.
+"""The results of FIA-MLA for rows, on whole arrays in plain numpy: the formulas of `mla_vector`.
 
-Sums of products grow in one place, tile after tile. In between their exponents are moved on as
-integers, by about as much as maxima have grown.
+Sums of products accumulate in one place, tile after tile. In between their exponents are adjusted
+as integers, by about as much as maxima have grown.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LN2, PER_LN2 = F32(np.log(2)), F32(1 / np.log(2))
 
 
 def joined_columns(a: Attention, plain: Array, rotated: Array | None = None) -> Array:
-    """Columns of queries or keys in the order in which the cube adds up their products."""
+    """Columns of queries or keys in the order in which the cube sums their products."""
     if rotated is None:
         return plain
     if not a.is_latent:

@@ -1,9 +1,9 @@
-"""What to change, each piece of advice tried before it is given.
+"""Advice on what to change; each piece is simulated before it is given.
 
-Rules look at a run and name changes that its caller can make. Each is run for its time, and those
-that gain are listed, with the time that came out; then several of them at once. What no caller can
-change is reported as a what-if: on a chip that is faster where the run is held up, and of a kernel
-whose queues have a slot more.
+Rules examine a run and propose changes that its caller can make. Each is run for its time, and
+those that save time are listed, with the resulting time; then several of them together. What no
+caller can change is reported as a what-if: a chip that is faster where the run is limited, or a
+kernel whose queues have one more slot.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ RULES = (launches, layouts, templates, sizes, scales, attributes, rows)
 
 
 def advise(run: Result, progress: Progress | None = None) -> list[Advice]:
-    """What would make *run* quicker, tried: changes of the call by what they gain, several of them
-    at once, changes of its rows, what-ifs.
+    """Changes that would make *run* faster, simulated: changes of the call by what they save,
+    several of them together, changes of the number of rows, and what-ifs.
 
-    *progress* hears of the stage "advice". Raises ValueError for a run that was not timed or had
-    nothing to do.
+    *progress* receives the stage "advice". Raises ValueError for a run that was not timed or did
+    nothing.
     """
     call = run.call
     if run.trace is None or call is None or not run.time_us:
@@ -58,7 +58,7 @@ def advise(run: Result, progress: Progress | None = None) -> list[Advice]:
     ranked = sorted(best.values(), key=lambda each: -each.gain)
     same = [each for each in ranked if each.rows is None]
     at(len(changes))
-    # Which kernel runs is for a card to choose: what takes another one has no caller.
+    # A card chooses the kernel itself, so a caller cannot select another template.
     both = together(call, [each for each in same if each is not best.get(TEMPLATE)])
     found = [*same, *filter(None, [both]), *(each for each in ranked if each.rows is not None)]
     for number, other in enumerate(others, len(changes) + 1):
@@ -70,7 +70,7 @@ def advise(run: Result, progress: Progress | None = None) -> list[Advice]:
 def _best(
     run: Result, call: Call, changes: list[Change], at: Callable[[int], None]
 ) -> dict[str, Advice]:
-    """The change of each topic that gains most, if one gains; *at* is called with what is tried."""
+    """The change of each topic that saves most, if any does; *at* is called with each trial."""
     best: dict[str, tuple[Advice, Change]] = {}
     over: set[str] = set()
     for number, change in enumerate(changes):
@@ -80,9 +80,9 @@ def _best(
             continue
         found = _piece(run, change, after)
         if change.most_us is not None and found.after_us > change.most_us:
-            over.add(change.topic)  # what comes after it takes longer yet
+            over.add(change.topic)  # later ones take even longer
             continue
-        # A simpler one, which comes first, stands unless another one is clearly better.
+        # A simpler change, which comes first, is preferred unless another is clearly better.
         known = best[change.topic][0].gain + MIN_GAIN / 2 if change.topic in best else MIN_GAIN
         if found.gain >= known:
             best[change.topic] = found, change
@@ -102,13 +102,13 @@ def _piece(run: Result, change: Change, after: Result) -> Advice:
 
 
 def _once(call: Call, change: Change) -> float | None:
-    """What it takes to make what is passed, where operators make it."""
+    """The one-time cost of what is passed, if operators make it."""
     made = [call.other(op, arguments) for op, arguments in change.once]
     return sum(run.time_us or 0.0 for run in made if run is not None) if made else None
 
 
 def _supposed(run: Result, call: Call, other: WhatIf, known: Iterable[Advice]) -> list[Advice]:
-    """What *other* gives, if it gains besides what is *known*."""
+    """The result of *other*, if it saves time in addition to what is *known*."""
     assert run.time_us is not None
     assert run.trace is not None
     device = changed(run.device, other.settings) if other.settings else None
@@ -117,7 +117,7 @@ def _supposed(run: Result, call: Call, other: WhatIf, known: Iterable[Advice]) -
         return []
     if other.queues and not is_same_work(run.trace, after.trace):
         return []
-    # Who writes a kernel and has as much by one of its numbers needs no deeper queue besides.
+    # A kernel's author who can gain as much by an attribute needs no deeper queue.
     numbers = [each for each in known if run.is_own_kernel and each.kind == "change"]
     if other.queues and any(each.after_us <= after.time_us for each in numbers):
         return []

@@ -1,4 +1,4 @@
-"""A change of a call that a caller can make, before it is tried."""
+"""A change of a call that a caller can make, before it is simulated."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ __all__ = ["Change", "resized"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Other arguments for a call, and why they may be quicker."""
+    """Different arguments for a call, and why they may be faster."""
 
     text: str
-    """What was found, in plain words."""
+    """The finding, in plain words."""
     change: str
     """What to do."""
     code: tuple[str, ...] = ()
-    """The same as lines of a PyTorch script, where it can be written so."""
+    """The same as lines of a PyTorch script, if it can be written that way."""
     arguments: Arguments
-    """Those that differ."""
+    """The arguments that differ."""
     topic: str
-    """What it is about; of several changes of one topic the best is reported."""
+    """Subject; of several changes with one topic the best is reported."""
     rows: tuple[int, int] | None = None
-    """How many rows the call has, and how many it would have, where they differ."""
+    """Rows of the call now and with the change, if they differ."""
     most_us: float | None = None
-    """How long it may take at most; changes of its topic that come after it take longer."""
+    """Upper limit for its time; later changes of its topic take longer."""
     once: tuple[tuple[str, Arguments], ...] = ()
     """Operators and their arguments that make what is passed, once for many calls."""
 
 
 def resized(spec: TensorSpec, axis: int, size: int) -> TensorSpec:
-    """*spec* with another *size* along *axis*, which counts from the end if it is below 0."""
+    """*spec* with another *size* along *axis*, which counts from the end if negative."""
     shape = list(spec.shape)
     shape[axis] = size
     return replace(spec, shape=tuple(shape))

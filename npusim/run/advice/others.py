@@ -14,12 +14,12 @@ from npusim.run.result import Call, Result, without_values
 __all__ = ["TEMPLATE", "attributes", "launches", "scales", "templates"]
 
 TEMPLATE = "template"
-"""The topic of changes that only npusim takes: a card chooses the kernel itself."""
+"""Topic of changes that only npusim accepts: a card chooses the kernel itself."""
 FLOATS = ("float16", "bfloat16", "float32")
 
 
 def templates(run: Result, call: Call) -> Iterator[Change]:
-    """Another of the vendor's kernels, where the operator has several."""
+    """Other kernels of the vendor, if the operator has several."""
     for name in call.operator.templates:
         if name != run.template:
             yield Change(
@@ -31,7 +31,7 @@ def templates(run: Result, call: Call) -> Iterator[Change]:
 
 
 def launches(run: Result, call: Call) -> Iterator[Change]:
-    """What kernels launched before the operator's own return, made once and passed in."""
+    """Passing the results of kernels launched before the operator's own, computed once."""
     made: dict[str, TensorSpec] = {}
     ways = []
     for earlier in run.earlier:
@@ -63,7 +63,7 @@ def launches(run: Result, call: Call) -> Iterator[Change]:
 
 
 def _written(earlier: Result, name: str) -> str:
-    """The call of *earlier* on tensor *name*, without what it takes by itself."""
+    """The call of *earlier* on tensor *name*, without the arguments that it adds itself."""
     _, *others = ops.signature(ops.load(earlier.op)).parameters.values()
     given = ((each.name, earlier.arguments[each.name], each.default) for each in others)
     plain = [
@@ -75,7 +75,7 @@ def _written(earlier: Result, name: str) -> str:
 
 
 def scales(_: Result, call: Call) -> Iterator[Change]:
-    """Another float for scales, where the contract allows one."""
+    """Another float type for scales, if the contract allows one."""
     for name, value in call.arguments.items():
         if "scale" in name and isinstance(value, TensorSpec) and value.dtype in FLOATS:
             for dtype in FLOATS:
@@ -90,7 +90,7 @@ def scales(_: Result, call: Call) -> Iterator[Change]:
 
 
 def attributes(run: Result, _: Call) -> Iterator[Change]:
-    """Whole numbers that a custom kernel takes, such as the depth of its queues."""
+    """Integer attributes of a custom kernel, such as the depth of its queues."""
     if not run.is_own_kernel:
         return
     why = _longest_wait(run)
@@ -106,7 +106,7 @@ def attributes(run: Result, _: Call) -> Iterator[Change]:
 
 
 def _longest_wait(run: Result) -> str:
-    """Which pipe waits longest for a flag, and for what."""
+    """The pipe that waits longest for a flag, and for what."""
     waits = [row for row in bounds.rows(run) if row.cause == "flag" and ": " in row.reason]
     if not waits:
         return ""

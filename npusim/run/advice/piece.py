@@ -1,4 +1,4 @@
-"""A piece of advice, with the times that it was tried with."""
+"""A piece of advice, with the times of its simulation."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from npusim.kernel.program import QueueName
 __all__ = ["MIN_GAIN", "Advice"]
 
 MIN_GAIN = 0.02
-"""Share of the time that advice must gain to be given; assumed, a fraction of the model's error."""
+"""Least share of the time that advice must save; assumed, a fraction of the model's error."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Advice:
-    """One piece of advice, and the times that it was tried with."""
+    """One piece of advice, and the times of its simulation."""
 
     text: str
-    """What was found, in plain words."""
+    """The finding, in plain words."""
     change: str
-    """What to do; of a what-if, what would have to be otherwise."""
+    """What to do; for a what-if, what would have to be different."""
     before_us: float
     after_us: float
-    """The time of the changed call, which was simulated as any other."""
+    """The time of the changed call, simulated like any other."""
     kind: Literal["change", "what if"]
     arguments: Arguments = field(default_factory=dict)
-    """The arguments that differ, tensors as :class:`npusim.TensorSpec`; none for a what-if."""
+    """The arguments that differ, tensors as :class:`npusim.TensorSpec`; empty for a what-if."""
     settings: dict[str, float] = field(default_factory=dict)
-    """The numbers of the chip that differ in a what-if, as `--set` takes them."""
+    """The chip's numbers that differ in a what-if, in the notation of `--set`."""
     queues: tuple[QueueName, ...] = ()
-    """The queues of the kernel that have a slot more in a what-if."""
+    """The queues of the kernel that have one more slot in a what-if."""
     rows: tuple[int, int] | None = None
-    """How many rows the call has, and how many it has with the change, where they differ."""
+    """Rows of the call now and with the change, if they differ."""
     code: tuple[str, ...] = ()
-    """What to do as lines of a PyTorch script, where it can be written so."""
+    """What to do, as lines of a PyTorch script, if it can be written that way."""
     once_us: float | None = None
-    """What it takes to make what is passed, once for many calls; None where nothing is made."""
+    """One-time cost of what is passed, shared by many calls; None if there is none."""
 
     @property
     def gain(self) -> float:
-        """Share of the time that it saves, for the same work: of a row, where rows differ."""
+        """Share of the time that it saves for the same work: per row, if rows differ."""
         before, after = self.rows or (1, 1)
         return 1 - (self.after_us / after) / (self.before_us / before)
 
@@ -54,7 +54,7 @@ class Advice:
 
     @property
     def times(self) -> str:
-        """Both times, and what is saved."""
+        """Both times, and the saving."""
         saved = f"{self.gain:.0%} less"
         before, after = self.rows or (1, 1)
         if self.rows is None:

@@ -1,4 +1,4 @@
-"""Changes of how many rows, tokens or requests a call has."""
+"""Changes of the number of rows, tokens or requests of a call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from npusim.run.result import Call, Result
 __all__ = ["rows"]
 
 MATRICES = ("matmul", "npu_quant_matmul", "npu_weight_quant_batchmatmul")
-"""Products whose rows do not depend on each other; they are the last but one axis of the first."""
+"""Products with independent rows, which are the second-last axis of the first operand."""
 ROWS = (
     *("npu_add_rms_norm", "npu_add_rms_norm_dynamic_quant", "npu_add_rms_norm_quant"),
     *("npu_anti_quant", "npu_dequant_swiglu_quant", "npu_dynamic_quant"),
@@ -25,26 +25,26 @@ ROWS = (
     *("npu_moe_gating_top_k_softmax", "npu_quantize", "npu_rms_norm", "npu_swiglu"),
     "npu_swiglu_quant",
 )
-"""Operators whose tokens do not depend on each other; they are the first axis."""
+"""Operators with independent tokens, which are the first axis."""
 MORE = (2, 4, 8, 16)
-"""How many times as many rows are tried."""
+"""Factors by which the number of rows is increased."""
 HARDLY = 1.1
-"""More rows are worth naming if the kernel takes at most so many times as long."""
+"""More rows are worth suggesting if the kernel takes at most this many times as long."""
 UNITS = (16, 32, 64, 128, 256)
-"""Fewer rows are tried at these multiples, and at one of the cores that start."""
+"""Fewer rows are tried at these multiples, and at a multiple of the cores started."""
 MOST_LEFT = 1 / 8
-"""The share of the rows that may be left over for another call."""
+"""Largest share of the rows that may remain for another call."""
 
 
 def rows(run: Result, call: Call) -> Iterator[Change]:
-    """Fewer rows, where few go over an edge, or as many more as take hardly any longer."""
+    """Fewer rows, if few exceed a boundary, or more rows that take hardly any longer."""
     first, *_ = ops.signature(call.operator).parameters
     x = call.arguments[first]
     if not _has_rows(run, call) or not isinstance(x, TensorSpec) or len(x.shape) < 2:
         return
     axis = -2 if call.operator.name in MATRICES else 0
     count = x.shape[axis]
-    # What kernels before its own take says nothing of more rows.
+    # The time of earlier kernels is no indication of the effect of more rows.
     own_us = run.launches[-1].time_us or 0.0
     most_us = (run.time_us or 0.0) + (HARDLY - 1) * own_us
     for other, text in _fewer(run, count):
@@ -70,7 +70,7 @@ def rows(run: Result, call: Call) -> Iterator[Change]:
 
 
 def _fewer(run: Result, count: int) -> Iterator[tuple[int, str]]:
-    """Numbers of rows a little below *count*, the largest first, and why each may be quicker."""
+    """Row counts slightly below *count*, the largest first, and why each may be faster."""
     assert run.plan is not None
     cores = run.plan.block_dim
     found = {count // unit * unit: f"{count} rows are no multiple of {unit}" for unit in UNITS}
@@ -83,7 +83,7 @@ def _fewer(run: Result, count: int) -> Iterator[tuple[int, str]]:
 
 
 def _has_rows(run: Result, call: Call) -> bool:
-    """Whether a call is of rows, tokens or requests that could as well be more or fewer."""
+    """Whether the call has rows, tokens or requests whose number could change."""
     name, given = call.operator.name, run.arguments
     if run.is_own_kernel or name not in (*MATRICES, *ROWS) or given.get("group_index") is not None:
         return False
@@ -94,7 +94,7 @@ def _has_rows(run: Result, call: Call) -> bool:
 
 
 def _with_rows(call: Call, first: str, axis: int, other: int) -> Iterator[Arguments]:
-    """The call with so many rows: of all tensors that have as many, or of the first one alone."""
+    """The call with that many rows: in all tensors of this extent, or in the first one alone."""
     x = call.arguments[first]
     count = x.shape[axis]
     alone = {first: resized(x, axis, other)}
@@ -114,7 +114,7 @@ def _with_rows(call: Call, first: str, axis: int, other: int) -> Iterator[Argume
 
 
 def _shared(run: Result) -> str:
-    """Why more rows may come for nothing."""
+    """Why more rows may cost little."""
     launch = sum(each.path_share for each in path_causes(run) if each.cause == "launch")
     words = [f"launch and completion take {style.percent(launch)} of the time"]
     for each in finishes(run):

@@ -1,7 +1,7 @@
-"""What one more slot would give in the queues of a kernel in which a pipe waits for room.
+"""The effect of one more slot in the queues of a kernel in which a pipe waits for room.
 
-Who calls an operator cannot change that, but who writes kernels can. The same kernel is written
-once more, with a deeper queue, and is checked for races as any other.
+The caller of an operator cannot change that, but the author of a kernel can. The same kernel is
+written again with a deeper queue, and is checked for races like any other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["is_same_work", "slots"]
 
 
 def slots(run: Result) -> Iterator[WhatIf]:
-    """A slot more in the queues for whose room a pipe waits, for those that wait longest."""
+    """One more slot in queues for whose room a pipe waits, those with the longest waits first."""
     assert run.trace is not None
     lanes = {lane.kind: lane for lane in run.trace.slowest_of_kinds}
     waits = [
@@ -54,7 +54,7 @@ def _refilled(program: Program, buffer: str, pipe: Pipe, drained_by: str) -> lis
     for op, count in zip(ops, counts, strict=True):
         if isinstance(op, WaitFlag) and (op.src, op.dst) == (drained_by, pipe):
             waits[op.event] += count
-    # The end of a kernel awaits each slot once, and each time that it is filled anew does.
+    # The end of a kernel waits once for each slot, and so does each further time it is filled.
     return [
         queue
         for queue in program.queues
@@ -85,15 +85,15 @@ def _declared_in(run: Result, queues: list[Declared]) -> str:
 
 
 def is_same_work(one: Trace, other: Trace) -> bool:
-    """Whether both traces are of the same micro-ops, wherever in the buffers these work.
+    """Whether both traces have the same micro-ops, at any buffer offsets.
 
-    A kernel that fills the room it is left with cuts other tiles when a queue takes more of it.
+    A kernel that fills the remaining room cuts other tiles if a queue takes more of it.
     """
     return _work(one) == _work(other)
 
 
 def _work(trace: Trace) -> Counter[tuple[str, str]]:
-    """How many micro-ops of each type the cores of each kind have, flags and barriers left out."""
+    """Number of micro-ops of each type on each kind of core, without flags and barriers."""
     found: Counter[tuple[str, str]] = Counter()
     for lane in trace.lanes:
         ops, numbers = lane.program.distinct()

@@ -1,4 +1,4 @@
-"""Several changes of a call at once: whether they still gain together."""
+"""Several changes of a call together: whether they still save time in combination."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["merged", "together"]
 
 
 def together(call: Call, changes: Sequence[Advice]) -> Advice | None:
-    """All of *changes*, best first, that gain on top of those before them; None of fewer than two.
+    """Those *changes*, best first, that each save time on top of the previous ones; None below two.
 
-    Each is tried once, so the number of tries is below that of *changes*.
+    Each is simulated once, so the number of trials is less than that of *changes*.
     """
     if not changes:
         return None
@@ -48,7 +48,7 @@ def together(call: Call, changes: Sequence[Advice]) -> Advice | None:
 
 
 def _with(call: Call, some: dict[str, object], more: dict[str, object]) -> dict[str, object]:
-    """The arguments of both changes of *call*; raises ValueError where they exclude each other."""
+    """The arguments of both changes of *call*; raises ValueError if they exclude each other."""
     found = dict(some)
     for name, value in more.items():
         found[name] = merged(call.arguments[name], some[name], value) if name in some else value
@@ -56,10 +56,10 @@ def _with(call: Call, some: dict[str, object], more: dict[str, object]) -> dict[
 
 
 def merged(before: Any, one: Any, other: Any) -> Any:
-    """*before* with what is different in *one*, and with what is different in *other*.
+    """*before* with the differences of *one* and those of *other*.
 
-    Of tensors these are their fields, of shapes and lists their parts. Raises ValueError where both
-    change the same in different ways.
+    Tensors are merged by their fields, shapes and lists by their elements. Raises ValueError if
+    both change the same in different ways.
 
     >>> weight, cast = TensorSpec((1000, 50), "int8"), TensorSpec((1000, 50), "int8", "FRACTAL_NZ")
     >>> merged(weight, cast, TensorSpec((1024, 50), "int8"))

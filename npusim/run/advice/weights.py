@@ -25,11 +25,11 @@ PRODUCTS = (
 )
 """Operators whose first two parameters are activations and a weight."""
 UNITS = (16, 32, 64, 128, 256, 512)
-"""What sizes are filled up to a multiple of: fractals have 16 rows, lines of the L2 512 bytes."""
+"""Multiples to which sizes are padded: fractals have 16 rows, lines of the L2 512 bytes."""
 MOST_PADDING = 1 / 8
-"""A size may grow by this share: with more it is another problem."""
+"""Most by which a size may grow: beyond that it is another problem."""
 FRACTAL_NZ = 29
-"""What torch_npu calls the layout (torch_npu.Format.FRACTAL_NZ)."""
+"""torch_npu's number of the layout (torch_npu.Format.FRACTAL_NZ)."""
 
 
 def _operands(call: Call) -> tuple[str, str] | None:
@@ -68,7 +68,7 @@ def layouts(run: Result, call: Call) -> Iterator[Change]:
 
 
 def _found(run: Result, weight: str, now: TensorSpec) -> str:
-    """How *weight* lies, and what of the critical path goes into turning matrices."""
+    """The layout of *weight*, and the share of the critical path spent on converting matrices."""
     name = "weight" if weight == "weight" else f"weight, {weight},"
     lies = f"the {name} lies in {now.layout}{', transposed' if now.transposed else ''}"
     parts = path_of(run).parts
@@ -87,7 +87,7 @@ def _found(run: Result, weight: str, now: TensorSpec) -> str:
 
 
 def _to_do(weight: str, now: TensorSpec, layout: str, turned: bool) -> str:
-    """What makes *weight* lie in *layout*, and *turned* if its transpose is what is stored."""
+    """How to bring *weight* into *layout*, *turned* if its transpose is stored."""
     ways = []
     if turned != now.transposed:
         way = "as (n, k) and pass its transpose" if turned else "as (k, n)"
@@ -99,7 +99,7 @@ def _to_do(weight: str, now: TensorSpec, layout: str, turned: bool) -> str:
 
 
 def _written(weight: str, now: TensorSpec, layout: str, turned: bool) -> tuple[str, ...]:
-    """The line that makes it so; none where the weight was cast to another layout before.
+    """The line that does it; none if the weight was cast to another layout before.
 
     >>> _written("w", TensorSpec((64, 32), "int8"), "FRACTAL_NZ", True)
     ('w = torch_npu.npu_format_cast(w.t().contiguous(), 29).t()',)
@@ -114,7 +114,7 @@ def _written(weight: str, now: TensorSpec, layout: str, turned: bool) -> tuple[s
 
 
 def sizes(_: Result, call: Call) -> Iterator[Change]:
-    """k or n filled up with zeros to a multiple of what the chip moves and multiplies at once."""
+    """k or n padded with zeros to a multiple of what the chip moves and multiplies at once."""
     names = _operands(call)
     if names is None:
         return

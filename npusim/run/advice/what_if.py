@@ -1,4 +1,4 @@
-"""What no caller can change: what bounds a run, and what a chip would gain that is faster there."""
+"""What no caller can change: the bound of a run, and the effect of a chip that is faster there."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from npusim.trace import Known
 __all__ = ["MOST", "TIMES", "WhatIf", "what_ifs"]
 
 TIMES = 2
-"""How many times as fast what bounds the run is tried."""
+"""Speed-up that is tried for what bounds the run."""
 SUPPOSED = "on a chip where that is twice as fast"
 MOST = 2
-"""How many causes, and how many queues, are tried."""
+"""Most causes, and most queues, that are tried."""
 SEVERAL: tuple[Known, ...] = ("buffers", "flags", "cross-core flags", "launch")
-"""Causes whose words are several things."""
+"""Causes that cover several things."""
 
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """A chip that is faster where the run is held up, or a kernel with deeper queues."""
+    """A chip that is faster where the run is limited, or a kernel with deeper queues."""
 
     text: str
     change: str
     settings: dict[str, float] = field(default_factory=dict)
-    """The dotted keys of the chip's numbers that differ, and their values there."""
+    """Dotted keys of the chip's numbers that differ -> their values there."""
     queues: tuple[QueueName, ...] = ()
-    """Those that have a slot more."""
+    """Queues with one more slot."""
 
 
 def what_ifs(run: Result) -> Iterator[WhatIf]:
-    """For each of the causes that take most of the time of *run*."""
+    """What-ifs for the causes that take most of the time of *run*."""
     strongest = [each for each in causes(run) if each.numbers and each.share >= bounds.MIN_SHARE][
         :MOST
     ]
@@ -52,7 +52,7 @@ def _where(bound: Bound) -> str:
 
 
 def _waits(run: Result, bound: Bound) -> str:
-    """Who stands still for room that the pipe of *bound* has to make, most of all."""
+    """The pipe that stalls most while the pipe of *bound* makes room."""
     places = bound.where[:1]
     for row in sorted(bounds.rows(run), key=lambda row: -row.share):
         src, _, carried = row.reason.partition(": ")

@@ -1,10 +1,9 @@
-"""The compiled engine: the same times as the pipes and the memory that SimPy drives, many times
-faster.
+"""The compiled engine: the same times as SimPy's pipes and memory, computed many times faster.
 
-`npusim.timing.pipes.lane` and `npusim.timing.memory` define what happens; the C files next to this
-one do the same on whole numbers, and tests hold their traces equal. A wheel of a platform holds
-them as a library, which serves every Python; from source it is built where a C compiler is found
-(setup.py). Without one there is no library to load, and SimPy does all the work.
+`npusim.timing.pipes.lane` and `npusim.timing.memory` define what happens; the C files in this
+folder do the same on integers, and tests compare their traces. A platform wheel contains them as a
+library, which works with every Python; from source they are built if a C compiler is found
+(setup.py). Without the library SimPy does all the work.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from npusim.timing.compiled.problem import Problem
 __all__ = ["is_built", "library"]
 
 PATH = Path(__file__).with_name("_engine.so")
-"""The same name everywhere, since every Python loads it."""
+"""The same name on all platforms, since any Python loads it."""
 
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The compiled engine; None where it was not built, or for another version."""
+    """The compiled engine; None if it was not built, or was built for another version."""
     if not PATH.exists():
         return None
     found = ctypes.CDLL(str(PATH))

@@ -1,4 +1,4 @@
-"""What the compiled engine is handed, as `Problem` in engine.h: fields in the same order."""
+"""The argument of the compiled engine, `Problem` in engine.h: fields in the same order."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import ctypes
 __all__ = ["FACTS", "Ask", "Asked", "Problem", "Report"]
 
 FACTS = 10
-"""Numbers that describe each copy."""
+"""Values that describe each copy."""
 
 I64 = ctypes.c_int64
 Table = ctypes.c_void_p
-"""Where an array begins: of int32 for the lines touched, else of int64."""
+"""Address of an array: of int32 for the lines touched, else of int64."""
 
 
 class Asked(ctypes.Structure):
-    """What a copy asks from a place within a line on."""
+    """What a copy requests, given its offset within a line."""
 
     _fields_ = (
         *((name, I64) for name in ("nbytes", "rows", "hold_cycles", "start", "stop")),
@@ -26,13 +26,13 @@ class Asked(ctypes.Structure):
 
 
 Ask = ctypes.CFUNCTYPE(ctypes.c_int, I64, I64, ctypes.POINTER(Asked))
-"""Fills in what copy number so and so asks from a place within a line on; 0 if all is well."""
+"""Fills in the request of a copy by number and offset within a line; returns 0 on success."""
 Report = ctypes.CFUNCTYPE(ctypes.c_int, I64)
-"""Hears how many micro-ops have started; 0 if all is well."""
+"""Receives the number of micro-ops that have started; returns 0 to continue."""
 
 
 class Problem(ctypes.Structure):
-    """All that a run needs to know, and where it puts what it finds."""
+    """Inputs and output buffers of a run."""
 
     _fields_ = (
         *((name, I64) for name in ("pipes", "scalar", "mte1", "mte1_queue", "names")),

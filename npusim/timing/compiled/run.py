@@ -1,4 +1,4 @@
-"""Runs the compiled engine and hands back what it found."""
+"""Runs the compiled engine and returns its results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["simulate"]
 
 READ = 7
-"""Which of them is the share of what was read from global memory."""
+"""Index of the value that is the share of bytes read from global memory."""
 FINISHED, STOPPED, OUT_OF_MEMORY = range(3)
 EVENTS_PER_REPORT = 100_000
 Numbers = NDArray[np.int64]
@@ -38,7 +38,7 @@ Groups = Sequence[tuple[Block, ...]]
 
 
 class _Run:
-    """One run: the tables stay alive as long as it does."""
+    """One run, which keeps its tables alive."""
 
     def __init__(self, groups: Groups, codes: Sequence[Code], cache: L2, spec: DeviceSpec) -> None:
         self._programs = ProgramTables(list(dict.fromkeys(codes)))
@@ -104,8 +104,8 @@ class _Run:
         problem.run_bytes, problem.ages, problem.whole = spec.gm.run_bytes, AGES, WHOLE
         problem.share_units, problem.count_units = SHARE_UNITS, COUNT_UNITS
         problem.port_units = PORT_UNITS
-        # Never run, and so without a clock: it says what the numbers of the chip come to in the
-        # units of the links.
+        # Never run, so it needs no clock: it only converts the figures of the chip to the units
+        # of the links.
         memory = SharedMemory(cast("simpy.Environment", None), spec, cache)
         for far in ("gm", "l2"):
             for is_read, way in ((True, "read"), (False, "write")):
@@ -152,11 +152,11 @@ class _Run:
             asked.unkept = self._one_of(found.unkept).ctypes.data
 
     def _one_of(self, lines: Numbers) -> Numbers:
-        """*lines* in the one place of all that are equal; the address says which they are."""
+        """The array object shared by all equal *lines*, so that its address identifies them."""
         return self._asked_lines.setdefault(lines.tobytes(), np.ascontiguousarray(lines))
 
     def _guarded(self, action: Callable[[], None]) -> int:
-        """Exceptions do not pass through C: it is stopped, and they are raised after it."""
+        """Run *action*; exceptions cannot pass through C, so it stops and they are raised later."""
         try:
             action()
         except BaseException as error:
@@ -167,7 +167,7 @@ class _Run:
     # ---- the run ----
 
     def run(self, progress: Callable[[float], None] | None) -> None:
-        """Let the engine work; raises what a callback raised, and MemoryError."""
+        """Run the engine; raises exceptions of callbacks, and MemoryError."""
         engine = library()
         assert engine is not None
         total = max(1, sum(len(code.program) for code in self._codes))
@@ -184,7 +184,7 @@ class _Run:
         try:
             ended = unless_interrupted(lambda: engine.npusim_run(ctypes.byref(problem)), self._stop)
         finally:
-            # The callbacks hold this run, all tables and decoders included; its times do not.
+            # The callbacks reference this run, with all tables and decoders; its times must not.
             problem.ask, problem.report = Ask(), Report()
         if self._error is not None:
             raise self._error
@@ -195,7 +195,7 @@ class _Run:
         self._problem.stop = 1
 
     def results(self) -> tuple[tuple[LaneTrace, ...], int]:
-        """What happened when on each lane, and what the L2 wrote back."""
+        """The times on each lane, and the bytes that the L2 wrote back."""
         if self._left.size:
             firsts = np.cumsum([*self._cache.counts.values()])
             touched = np.split(self._left[:-1], firsts[:-1])
@@ -231,32 +231,32 @@ REPLAYED = (
     *("steps", "stretches", "copies", "decoders", "codes", "calls", "parts", "members"),
     *("first_fact", "first_risen", "facts", "risen", "risen_count"),
 )
-"""The tables from which the times of one lane follow, without the other lanes and the memory."""
+"""The tables that determine the times of one lane without the other lanes and the memory."""
 
 
 class _Replay(LaneTimes):
-    """What the engine reads to find the times of a lane anew."""
+    """Inputs from which the engine can recompute the times of a lane."""
 
     def __init__(self, problem: Problem, tables: dict[str, Numbers], ends: Numbers) -> None:
-        """*tables* are what *problem* points to; copies of a lane are between two of *ends*."""
+        """*tables* are those that *problem* points to; copies of a lane are between two *ends*."""
         self._problem, self._tables, self._ends = problem, tables, ends
         self._facts = [_narrowed(column) for column in tables.pop("facts").T]
         held = [*tables.values(), *self._facts]
         self.nbytes = sum(each.nbytes for each in held)
 
     def copies(self, number: int) -> slice:
-        """Which copies are those of lane *number*."""
+        """The range of the copies of lane *number*."""
         return slice(self._ends[number], self._ends[number + 1])
 
     def copy_times(self, number: int) -> CopyTimes:
-        """What held the copies of lane *number* up."""
+        """What delayed the copies of lane *number*."""
         return copy_times(self._facts_of(number)[:, : READ + 1])
 
     def times(self, number: int, ops: int) -> Numbers:
-        """Start, free and end of the micro-ops of lane *number*; MemoryError without room."""
+        """Start, free and end times of the micro-ops of lane *number*; raises MemoryError."""
         engine = library()
         assert engine is not None
-        # The engine is handed the copies of this lane alone.
+        # The engine receives only the copies of this lane.
         facts, first = self._facts_of(number), self._tables["first_fact"] - self._ends[number]
         problem = Problem.from_buffer_copy(self._problem)
         problem.facts, problem.first_fact = facts.ctypes.data, first.ctypes.data
@@ -275,7 +275,7 @@ class _Replay(LaneTimes):
 
 
 def _narrowed(column: Numbers) -> Numbers:
-    """*column* in as little room as it needs: nothing for zeros alone, of which most are made."""
+    """*column* in its smallest integer type, or nothing if it is zero, which is most common."""
     if not column.any():
         return np.zeros(0, np.int64)
     is_short = column.min() >= -(2**31) and column.max() < 2**31
@@ -289,8 +289,8 @@ def simulate(
     spec: DeviceSpec,
     progress: Callable[[float], None] | None,
 ) -> tuple[tuple[LaneTrace, ...], int]:
-    """Do what `npusim.timing.simpy_engine.simulate` does; raises MemoryError, too, without
-    enough of it.
+    """Like `npusim.timing.simpy_engine.simulate`; also raises MemoryError if it runs out of
+    memory.
     """
     run = _Run(groups, codes, cache, spec)
     run.run(progress)

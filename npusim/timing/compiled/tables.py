@@ -1,4 +1,4 @@
-"""Programs and cores as the flat tables that the compiled engine reads."""
+"""Programs and cores as flat tables for the compiled engine."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ def table(rows: Sequence[Sequence[int]], columns: int) -> Numbers:
 
 
 class _Pattern(NamedTuple):
-    """What the calls of a body have in common."""
+    """The data that all calls of a body share."""
 
     first_part: int
-    """The number of its first part among those of all bodies; it has so many *parts*."""
+    """Index of its first part among those of all bodies; it has *parts* of them."""
     parts: int
     ops: int
     copies: Numbers
-    """How many copies each pipe makes, `(pipes,)`."""
+    """Number of copies of each pipe, `(pipes,)`."""
     cross_sets: list[int]
-    """The numbers of the flags between cores that are set."""
+    """Numbers of the flags between cores that it sets."""
 
 
 @dataclass
 class ProgramTables:
-    """The programs of a launch and the decoders they came through."""
+    """The programs of a launch, and the decoders that decoded them."""
 
     codes: list[Code]
 
@@ -65,7 +65,7 @@ class ProgramTables:
         self.cross_flags = {flag: number for number, flag in enumerate(events)}
         """Flag between cores -> its number."""
         self._bodies: dict[int, tuple[Decoded, int]] = {}
-        """Address of what is decoded -> it, and the number of its first stretch."""
+        """Address of a decoded object -> the object, and the index of its first stretch."""
         stretches = 0
         every = {id(runs): runs for code in self.codes for runs in code.runs_of_bodies}
         for run in chain.from_iterable(every.values()):
@@ -75,7 +75,7 @@ class ProgramTables:
         self._parts: list[tuple[int, int, int]] = []
         self._run_shifts: list[dict[str, int]] = []
         self._patterns = {key: self._pattern(runs) for key, runs in every.items()}
-        """Address of what a body runs -> what each call of it has in common."""
+        """Address of the runs of a body -> the data that all its calls share."""
 
     def steps(self) -> tuple[Numbers, Numbers]:
         """All steps, `(steps, 7)`, and the stretches, `(stretches, 2 + 2 pipes)`."""
@@ -111,8 +111,8 @@ class ProgramTables:
         )
 
     def decoder_rows(self) -> tuple[Numbers, Numbers, Numbers]:
-        """The decoders, `(decoders, 4)`, their sets of flags between cores, and the number that
-        each has for each of these flags, `(decoders, flags)`.
+        """The decoders, `(decoders, 4)`, the flags between cores that they set, and the number of
+        each of these flags in each decoder, `(decoders, flags)`.
         """
         rows: list[tuple[int, ...]] = []
         sets: list[int] = []
@@ -127,16 +127,16 @@ class ProgramTables:
         return table(rows, 4), np.array(sets, np.int64), table(numbers, len(self.cross_flags) or 1)
 
     def part_rows(self) -> tuple[Numbers, Numbers]:
-        """The parts of all bodies, `(parts, 3)`, and what each run of a body adds to the offsets
-        into global memory, `(runs, names)`, a column of zeros where there are no names.
+        """The parts of all bodies, `(parts, 3)`, and the shift that each run of a body adds to
+        offsets into global memory, `(runs, names)`; one column of zeros if there are no names.
         """
         names = len(self.names) or 1
         rows = [[found.get(name, 0) for name in self.names] or [0] for found in self._run_shifts]
         return table(self._parts, 3), table(rows, names)
 
     def code_rows(self) -> tuple[Numbers, Numbers, Numbers]:
-        """The programs, `(codes, 3)`, their calls, `(calls, 3)`, and what each call adds to the
-        offsets into global memory, `(calls, names)`.
+        """The programs, `(codes, 3)`, their calls, `(calls, 3)`, and the shift that each call adds
+        to offsets into global memory, `(calls, names)`.
         """
         first = np.cumsum([0, *(code.calls.body.size for code in self.codes)])
         calls = np.zeros((first[-1], 3), np.int64)
@@ -154,8 +154,8 @@ class ProgramTables:
         return table(rows, 3), calls, shifts
 
     def _sizes(self, code: Code) -> Numbers:
-        """Of each body in the table of *code* the first part, and how many parts and micro-ops it
-        has, `(bodies, 3)`.
+        """For each body in the table of *code*: index of its first part, number of parts and
+        number of micro-ops, `(bodies, 3)`.
         """
         return table([self._patterns[id(runs)][:3] for runs in code.runs_of_bodies], 3)
 
@@ -173,15 +173,15 @@ class ProgramTables:
         return _Pattern(first_part, len(self._parts) - first_part, ops, copies, sets)
 
     def copies_of(self, code: Code) -> Numbers:
-        """How many copies each pipe makes in *code*, `(pipes,)`."""
+        """Number of copies of each pipe in *code*, `(pipes,)`."""
         often = np.bincount(code.calls.body, minlength=len(code.calls.bodies))
         patterns = (self._patterns[id(runs)] for runs in code.runs_of_bodies)
         copies: Numbers = often @ table([x.copies.tolist() for x in patterns], len(PIPES))
         return copies
 
     def most_risen(self) -> int:
-        """How often flags between cores rise for one core at most."""
-        # A flag rises for the n-th time with the last of the n-th sets.
+        """The most sets of any flag between cores for one core."""
+        # A flag is set for the n-th time by the last of the n-th sets.
         most: Counter[CrossFlag] = Counter()
         for code in self.codes:
             sets: Counter[CrossFlag] = Counter()
@@ -194,7 +194,7 @@ class ProgramTables:
 
 
 class LaneTables:
-    """The lanes of a launch: which program each runs, and what its names mean."""
+    """The lanes of a launch: the program of each, and the bindings of its names."""
 
     def __init__(
         self, programs: ProgramTables, groups: Groups, codes: Sequence[Code], tensors: Sequence[str]
@@ -209,7 +209,7 @@ class LaneTables:
         return table([(numbers[code], len(group)) for code, group in rows], 2)
 
     def bindings(self) -> Numbers:
-        """What each name means to each lane, `(lanes, names, 5)`; zeros where it has none."""
+        """The binding of each name on each lane, `(lanes, names, 5)`; zeros if it has none."""
         names = self._programs.names
         found = np.zeros((len(self._groups), len(names) or 1, 5), np.int64)
         for row, group in zip(found, self._groups, strict=True):
@@ -223,8 +223,8 @@ class LaneTables:
         return found
 
     def hearers(self) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-        """For each lane and flag between cores: where its hearers begin, all hearers, and the same
-        of the lanes that must have set the flag before they hear of it.
+        """For each lane and flag between cores: the start of its list of waiting lanes, those
+        lists, and the same two for the lanes that must set the flag first.
         """
         firsts = [group[0] for group in self._groups]
         hearers: list[int] = []
@@ -240,7 +240,7 @@ class LaneTables:
                 if key not in known:
                     near = of_group[block.group] if mode != "all" else range(len(firsts))
                     heard = [i for i in near if awaits(firsts[i], mode, block)]
-                    # All cores that await this one await the same set of cores.
+                    # All cores that wait for this one wait for the same set of cores.
                     await_ = [
                         i for i in near if heard and awaits(firsts[heard[0]], mode, firsts[i])
                     ]

@@ -1,11 +1,11 @@
 """How long each micro-op occupies its pipe without contention, in cycles of its core.
 
-Vector: `head + max(repeats x rate, bank cycles) + tail`, a repeat being 256 bytes of the widest
-operand; the head is paid when the pipe was drained, the tail before anybody may read the result.
-Cube: a cycle a tile and what an Mmad costs besides. Between the buffers of a core: the start-up
-of the path and the bytes at its rate. Copies to and from global memory: bytes as the memory moves
-them (whole sectors, whole lines where a burst starts off one), which the links of
-``timing/memory`` turn into time.
+Vector: `head + max(repeats x rate, bank cycles) + tail`, with repeats of 256 bytes of the widest
+operand. The head is paid if the pipe was drained, the tail before the result can be read. Cube: one
+cycle per tile plus the overhead of an Mmad. Between the buffers of a core: the start-up of the path
+plus the bytes at its rate. Copies to and from global memory: bytes as the memory moves them (whole
+sectors, and whole lines if a burst is not sector-aligned), which the links of ``timing/memory``
+convert to time.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ __all__ = ["COST", "Charge", "Cost", "charge", "cost"]
 def cost(op: MicroOp, spec: DeviceSpec, core: Core) -> Cost:
     """Cycles of *op* on a *core* of *spec*.
 
-    Raises TypeError for copies to and from global memory, whose time other cores decide: see
-    `charge`. Raises ValueError where the device does not say what it takes.
+    Raises TypeError for copies to and from global memory, whose time depends on other cores: see
+    `charge`. Raises ValueError if the device has no figure for it.
     """
     return COST[type(op)](op, spec, core)
 
@@ -103,12 +103,12 @@ CostOf = Callable[[Any, DeviceSpec, Core], Cost]
 
 
 def _constant(cycles: Callable[[DeviceSpec], int]) -> CostOf:
-    """The same for all micro-ops of a kind."""
+    """A constant cost for all micro-ops of a kind."""
     return lambda _, spec, __: Cost(cycles(spec))
 
 
 def _between(nbytes: Callable[[Any], int]) -> CostOf:
-    """Bytes on their way from buffer to buffer."""
+    """The cost of moving bytes between buffers of a core."""
     return lambda op, _, core: matrix.between_buffers(op, nbytes(op), core)
 
 
@@ -118,7 +118,7 @@ def _vector(
     reduces: bool = False,
     expands: bool = False,
 ) -> CostOf:
-    """A vector micro-op of the class *name*, or of the class that its `op` has there."""
+    """A vector micro-op of the class *name*, or of the class that a table gives for its `op`."""
 
     def cycles(op: Any, spec: DeviceSpec, _: Core) -> Cost:
         kind = spec.vector.classes[name if isinstance(name, str) else name[op.op]]
@@ -128,20 +128,20 @@ def _vector(
 
 
 def _fold(op: Fold, spec: DeviceSpec, core: Core) -> Cost:
-    """The cost of the Max or Min that it is, whose result and first source stay where they are."""
+    """The cost of its Max or Min, with result and first source at fixed addresses."""
     here = replace(op.dst, count=op.src.count, repeat_stride=0)
     return cost(Binary(op.op, here, here, op.src), spec, core)
 
 
 def _whole_reduce(op: WholeReduce, spec: DeviceSpec, _: Core) -> Cost:
-    """A repeat for each result, however few of its lanes take part."""
+    """One repeat per result, however few of its lanes are active."""
     lanes = spec.vector.repeat_bytes * 8 // op.src.dtype.bits
     whole = Local(op.src.buffer, op.src.offset_bytes, op.src.dtype, op.src.repeats * lanes)
     return vector(replace(op, src=whole), spec, spec.vector.classes["reduce"], reduces=True)
 
 
 def _select(op: Select, spec: DeviceSpec, _: Core) -> Cost:
-    """The cost of an operation on its sources; the bits of a repeat are a quarter of a block."""
+    """The cost of an operation on its sources; mask bits of a repeat are a quarter of a block."""
     chosen: MicroOp = BinaryScalar("max", op.dst, op.a, 0)
     if isinstance(op.b, Local):
         chosen = Binary("max", op.dst, op.a, op.b)
@@ -149,7 +149,7 @@ def _select(op: Select, spec: DeviceSpec, _: Core) -> Cost:
 
 
 def _copy(op: Copy, spec: DeviceSpec, core: Core) -> Cost:
-    """Rows of more blocks than a repeat has take several each, and leave the banks alone."""
+    """Rows with more blocks than a repeat take several; bank conflicts are not counted."""
     wide = max(op.src, op.dst, key=lambda local: local.repeat_blocks)
     if wide.repeat_blocks <= REPEAT_BLOCKS:
         return _vector("copy")(op, spec, core)
@@ -161,14 +161,14 @@ def _copy(op: Copy, spec: DeviceSpec, core: Core) -> Cost:
 
 
 def _compare(op: Compare, spec: DeviceSpec, core: Core) -> Cost:
-    """The same into the register, of one repeat, as into the buffer."""
+    """A comparison into the register, of one repeat, costs the same as into the buffer."""
     if not isinstance(op.dst, Local):
         op = replace(op, dst=replace(op.a, mask=None))
     return _vector("compare", reduces=True)(op, spec, core)
 
 
 def _one_repeat(name: VectorClassName) -> CostOf:
-    """A repeat of class *name*: assumed."""
+    """One repeat of class *name*: assumed."""
 
     def cost_of(_: MicroOp, spec: DeviceSpec, __: Core) -> Cost:
         kind = spec.vector.classes[name]
@@ -178,7 +178,7 @@ def _one_repeat(name: VectorClassName) -> CostOf:
 
 
 def _trans_data(op: TransDataTo5HD, spec: DeviceSpec, _: Core) -> Cost:
-    """As many squares that lie one behind the other: assumed. The banks are left alone."""
+    """The cost of as many contiguous squares: assumed. Bank conflicts are not counted."""
     first = op.dst[0]
     whole = Local(first.buffer, first.offset_bytes, first.dtype, len(op.dst) * first.count)
     kind = spec.vector.classes["transpose"]
@@ -186,33 +186,33 @@ def _trans_data(op: TransDataTo5HD, spec: DeviceSpec, _: Core) -> Cost:
 
 
 def _gather_blocks(op: GatherBlocks, spec: DeviceSpec, _: Core) -> Cost:
-    """A copy of what it looks up: assumed. The banks that it is in are left alone."""
+    """The cost of copying the blocks that it gathers: assumed. Bank conflicts are not counted."""
     moved = Copy(op.dst, replace(op.src, count=op.dst.count))
     return vector(moved, spec, spec.vector.classes["copy"], expands=True)
 
 
 def _scatter(op: Scatter, spec: DeviceSpec, core: Core) -> Cost:
-    """By the elements that it puts down, as Gather looks them up: assumed."""
+    """By the number of elements, as for Gather: assumed."""
     return _gather(Gather(op.src, op.dst, op.offsets), spec, core)
 
 
 def _gather(op: Gather, spec: DeviceSpec, _: Core) -> Cost:
-    """By the elements that it looks up; the banks that these are in are left alone."""
+    """By the number of elements gathered; bank conflicts of these are not counted."""
     looked_up = replace(op, src=replace(op.src, count=op.dst.count))
     return vector(looked_up, spec, spec.vector.classes["gather"], reduces=True)
 
 
 def _merge(op: MrgSort, spec: DeviceSpec, _: Core) -> Cost:
-    """By the pairs that it takes, 32 to a repeat; the banks are left alone."""
+    """By the number of pairs merged, 32 to a repeat; bank conflicts are not counted."""
     taken = replace(op, src=replace(op.src, count=op.dst.count))
     return vector(taken, spec, spec.vector.classes["merge"], reduces=True)
 
 
 def _proposals(name: VectorClassName, at_once: int) -> CostOf:
-    """As class *name*, of which a repeat has *at_once* proposals; the banks are left alone.
+    """As class *name*, with *at_once* proposals in a repeat; bank conflicts are not counted.
 
-    What arch 2002 needs for proposals is not public: the pace of sorts and merges is taken to be
-    that of arch 2201 for pairs, two a cycle (assumed).
+    The cost of proposals on arch 2002 is not public: sorts and merges are taken to process two a
+    cycle, as arch 2201 does pairs (assumed).
     """
 
     def cost_of(
@@ -256,7 +256,7 @@ COST: Table[CostOf] = Table(
         Fixpipe: _fixpipe,
         LoadData: _between(matrix.filled_bytes),
         LoadFractals: _between(matrix.fractal_bytes),
-        # As many bytes of a matrix take: assumed.
+        # Like the same number of bytes of a matrix: assumed.
         LoadImage: _between(matrix.filled_bytes),
         LoadTable: _between(matrix.filled_bytes),
         BroadcastToL0c: _between(matrix.filled_bytes),
@@ -264,13 +264,13 @@ COST: Table[CostOf] = Table(
         CopyToL1: _between(matrix.burst_bytes),
         Mmad: lambda op, spec, _: matrix.mmad(op, spec.cube),
         Cast: _vector("cast"),
-        # As a cast: assumed.
+        # Like a cast: assumed.
         CastDequant: _vector("cast"),
         Binary: _vector(BINARY),
         BinaryScalar: _vector(BINARY_SCALAR),
         Unary: _vector(UNARY),
-        # Nobody fitted Axpy. It runs at the lanes of muls and add (asc-devkit, vector throughput
-        # table), and its second operand may hit the banks of the first.
+        # Axpy has not been measured. It runs at the lanes of muls and add (asc-devkit, vector
+        # throughput table), and its second operand may conflict with the banks of the first.
         Axpy: _vector("muls"),
         # FusedMulAdd and MulAddRelu read as many operands as MulAddDst: assumed.
         MulAddDst: _vector("muladd"),
@@ -279,7 +279,7 @@ COST: Table[CostOf] = Table(
         Reduce: _vector("reduce", reduces=True),
         WholeReduce: _whole_reduce,
         Fold: _fold,
-        # Pairs as blocks: assumed.
+        # Pairs like blocks: assumed.
         BlockReduce: _vector("block_reduce", reduces=True),
         Copy: _copy,
         Compare: _compare,

@@ -1,4 +1,4 @@
-"""What copies between global memory and a core are charged: bytes moved, and cycles of the pipe."""
+"""The charge for copies between global memory and a core: bytes moved, and cycles of the pipe."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ __all__ = ["Charge", "charge"]
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What a copy is charged."""
+    """The charge for a copy."""
 
     nbytes: int
-    """Bytes as moved, partial sectors and lines filled up."""
+    """Bytes moved, with partial sectors and lines counted in full."""
     hold_cycles: int
-    """Cycles for which the pipe is occupied at least, whatever the memory takes."""
+    """Least cycles for which the pipe is occupied, however fast the memory is."""
     rows: int = 0
-    """Pieces of rows, each within one line, that are turned into Nz one after the other."""
+    """Row pieces, each within one line, that are converted to Nz one after the other."""
 
 
 def charge(op: MicroOp, base_bytes: int, spec: DeviceSpec) -> Charge:
-    """What *op* is charged when the binding of its tensor begins at *base_bytes*.
+    """The charge for *op* if the binding of its tensor begins at *base_bytes*.
 
     Raises TypeError if *op* stays inside its core.
     """
@@ -43,7 +43,7 @@ def charge(op: MicroOp, base_bytes: int, spec: DeviceSpec) -> Charge:
 
 
 def _ragged_bursts(place: Global, base_bytes: int, spec: DeviceSpec) -> int:
-    """How many bursts of *place* do not begin and end with a sector."""
+    """Number of bursts of *place* that do not begin and end at a sector boundary."""
     sector = spec.transfer.sector_bytes
     starts = (
         base_bytes
@@ -54,7 +54,7 @@ def _ragged_bursts(place: Global, base_bytes: int, spec: DeviceSpec) -> int:
 
 
 def _row_pieces(place: Global, base_bytes: int, spec: DeviceSpec) -> int:
-    """Requests for the rows of *place*, each within a line."""
+    """Number of requests for the rows of *place*, each within a line."""
     line = spec.l2.line_bytes
     start = (base_bytes + place.offset_bytes) % line
     steps = place.bursts if place.stride_bytes % line else 1
@@ -64,16 +64,16 @@ def _row_pieces(place: Global, base_bytes: int, spec: DeviceSpec) -> int:
 
 
 def _moved_bytes(place: Global, base_bytes: int, spec: DeviceSpec) -> int:
-    """Bytes of the requests that *place* is cut into.
+    """Bytes of the requests into which *place* is split.
 
-    A burst that starts on a sector moves whole sectors. One that does not moves every line it
-    touches: rows of 2048 bytes at odd addresses then cost 5 lines for 4, and the official copy
-    example loses 22 % on them (asc-devkit, 05_best_practices, data_copy: N = 12287).
+    A burst that starts at a sector boundary moves whole sectors. Any other moves every line that it
+    touches: rows of 2048 bytes at odd addresses then cost 5 lines instead of 4, and the official
+    copy example loses 22 % on them (asc-devkit, 05_best_practices, data_copy: N = 12287).
     """
     sector, line = spec.transfer.sector_bytes, spec.l2.line_bytes
     moved = 0
     start = base_bytes + place.offset_bytes
-    # The pattern repeats as soon as the stride has come back to the start of a line.
+    # The pattern repeats when the stride has returned to the start of a line.
     steps = place.bursts if place.stride_bytes % line else 1
     for _ in range(steps):
         if start % sector == 0:

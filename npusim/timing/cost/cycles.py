@@ -1,4 +1,4 @@
-"""What a micro-op costs that stays inside its core."""
+"""The cost of a micro-op that stays inside its core."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ class Cost:
 
     body: int
     head: int = 0
-    """Paid before the body when the pipe was drained."""
+    """Paid before the body if the pipe was drained."""
     tail: int = 0
-    """From the end of the body until the result is there."""
+    """From the end of the body until the result is available."""

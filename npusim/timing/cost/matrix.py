@@ -1,4 +1,4 @@
-"""Cycles of the cube and of the ways between the buffers around it."""
+"""Cycles of the cube and of the paths between its buffers."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ __all__ = [
 ]
 
 FIXPIPE_ELEMENT_BYTES = 2
-"""Fixpipe moves as many elements a cycle whatever their type; its rate is stated for fp16.
+"""Fixpipe moves the same number of elements a cycle for every type; its rate is given for fp16.
 
 asc-devkit, docs/zh/api, Cube指令理论性能汇总.md: 64 elements, 128 bytes of fp16 or 64 of int8.
 """
 
 
 def mmad(op: Mmad, cube: Cube) -> Cost:
-    """The tiles at their rate; an Mmad that follows another hides most of its start-up in it."""
+    """The tiles at their rate; consecutive Mmads hide most of their start-up in each other."""
     dtype = op.a.dtype.name
     if dtype not in cube.k_per_cycle:
         raise ValueError(
@@ -70,15 +70,15 @@ def fractal_bytes(op: LoadFractals) -> int:
 
 
 def filled_bytes(op: LoadData | LoadImage | LoadTable | BroadcastToL0c) -> int:
-    """Bytes of the whole blocks that *op* fills."""
+    """Bytes of the blocks that *op* fills, partial ones counted in full."""
     return align_up(op.dst.nbytes, BLOCK_BYTES)
 
 
 def burst_bytes(op: CopyToL1) -> int:
-    """Bytes of the whole blocks that the pieces of *op* have."""
+    """Bytes of the bursts of *op*, in whole blocks."""
     return op.bursts * align_up(op.burst_bytes, BLOCK_BYTES)
 
 
 def fixpipe_bytes(op: Fixpipe) -> int:
-    """Bytes of whole columns of fractals, as the rate of the fixpipe counts them."""
+    """Bytes in whole columns of fractals, as the rate of the fixpipe counts them."""
     return op.m * align_up(op.n, FRACTAL_ROWS) * FIXPIPE_ELEMENT_BYTES

@@ -1,4 +1,4 @@
-"""Cycles of the vector micro-ops: classes that behave alike, and the banks of the buffer."""
+"""Cycles of the vector micro-ops, from their class and the banks of the buffer."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ BINARY: dict[BinaryOp | BitwiseOp | ReluOp, VectorClassName] = {
     "max": "max",
     "and": "logic",
     "or": "logic",
-    # Nobody fitted vaddrelu and vsubrelu: as a sum.
+    # vaddrelu and vsubrelu have not been measured: like an addition.
     "add_relu": "add",
     "sub_relu": "add",
 }
-"""What a micro-op on two vectors does -> its class."""
+"""Operation on two vectors -> its class."""
 BINARY_SCALAR: dict[BinaryOp | ScalarFormOp, VectorClassName] = {
     "add": "adds",
     "sub": "adds",
@@ -33,27 +33,27 @@ BINARY_SCALAR: dict[BinaryOp | ScalarFormOp, VectorClassName] = {
     "div": "div",
     "min": "maxs",
     "max": "maxs",
-    # Nobody fitted vlrelu, vshl and vshr: as a product by a scalar, and as a sum with one.
+    # vlrelu, vshl and vshr have not been measured: like muls and adds.
     "leaky_relu": "muls",
     "shift_left": "adds",
     "shift_right": "adds",
     "shift_right_round": "adds",
 }
-"""The same for a vector and a scalar."""
+"""Operation on a vector and a scalar -> its class."""
 UNARY: dict[UnaryOp, VectorClassName] = {
-    # vabs 13/1/16 is nearest to vadds 13/1/18 (pto-isa, cost model).
+    # vabs 13/1/16 is closest to vadds 13/1/18 (pto-isa, cost model).
     "abs": "adds",
-    # vrelu is 10/1/13 there, as vmaxs.
+    # vrelu is 10/1/13 there, like vmaxs.
     "relu": "maxs",
     "not": "logic",
     "exp": "transcendental",
     "ln": "ln",
     "sqrt": "sqrt",
     "rsqrt": "rsqrt",
-    # Nobody fitted vrec. It runs at the lanes of rsqrt (asc-devkit, vector throughput table).
+    # vrec has not been measured. It has the lanes of rsqrt (asc-devkit, vector throughput table).
     "reciprocal": "rsqrt",
 }
-"""The same for one vector."""
+"""Operation on one vector -> its class."""
 
 
 def vector(
@@ -64,16 +64,16 @@ def vector(
     reduces: bool = False,
     expands: bool = False,
 ) -> Cost:
-    """Cycles of *op*: its repeats at the pace of *kind*, or of the banks if they are slower.
+    """Cycles of *op*: its repeats at the rate of *kind*, or of the banks if they are slower.
 
-    A micro-op that *reduces* walks its source and one that *expands* its result (Brcb reads one
-    block a repeat); both leave the banks alone.
+    A micro-op that *reduces* iterates over its source, one that *expands* over its result (Brcb
+    reads one block per repeat); bank conflicts are not counted for either.
     """
     sources, dst = reads(op), writes(op)[0]
-    # 8-bit and 4-bit elements run at the rate of 16-bit ones (asc-devkit, vector throughput table).
+    # 8-bit and 4-bit elements have the rate of 16-bit ones (asc-devkit, vector throughput table).
     widest_bits = max(16, dst.dtype.bits, *(source.dtype.bits for source in sources))
     elements = spec.vector.repeat_bytes * 8 // widest_bits
-    # Strided operands may end a repeat early, as a mask does.
+    # A partial repeat of a strided operand counts in full, like a mask.
     for local in (*sources, dst):
         if local.is_strided:
             elements = min(elements, local.repeat_elements)
@@ -84,6 +84,6 @@ def vector(
     body = ceil(repeats * rate)
     if not (reduces or expands):
         conflicted = repeat_cycles(spec.banks, sources, dst, min(elements, count), repeats)
-        # A cycle a repeat is what banks take without a conflict: then the unit alone decides.
+        # Without conflicts banks take a cycle per repeat; then only the unit's rate counts.
         body = max(body, conflicted) if conflicted > repeats else body
     return Cost(body, kind.head_cycles, kind.tail_cycles)

@@ -1,7 +1,7 @@
-"""Global memory, the L2, and the links to them that all cores share.
+"""Global memory, the L2, and their links, which all cores share.
 
 There are four links: reads and writes of global memory, reads and writes of the L2. The requests of
-all cores in one cycle are served together at its end, so that their order makes no difference.
+all cores in one cycle are served together at its end, so that their order does not matter.
 """
 
 from npusim.timing.memory.at_launch import L2_STATES, L2State, at_launch

@@ -1,8 +1,8 @@
-"""What lies in the L2 of a card from launch to launch: which lines, since when, and which dirty.
+"""Contents of the L2 of a card across launches: lines, ages, and which are dirty.
 
-Lines are those of global memory, and what they hold has no name: memory that was given back and
-taken again is found as it was left. The age of a line is what a set of the L2 goes by, the lines
-that were touched after it: those of all tensors, each once however often it was touched.
+Lines belong to global memory and have no tensor names: memory that is freed and allocated again
+is found as it was left. The age of a line, as a set of the L2 sees it, is the number of lines
+touched after it, of all tensors, each counted once however often it was touched.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Arrival:
-    """What a launch finds in the L2: ages are in parts of the capacity, of which there are AGES."""
+    """What a launch finds in the L2; ages are in parts of the capacity, which has AGES parts."""
 
     tensors: Mapping[str, Runs]
-    """Tensor -> the age of each line, NEVER of those that are not there."""
+    """Tensor -> the age of each line, NEVER for lines that are not cached."""
     dirty: tuple[tuple[int, int], ...]
-    """Ages of lines that are to be written back, whosever they are, the oldest first, and bytes."""
+    """Ages and bytes of dirty lines of any tensor, the oldest first."""
     resident_bytes: int
-    """What is there of the tensors of the launch, as expected."""
+    """Expected bytes of the launch's tensors in the cache."""
 
     def __repr__(self) -> str:
         return f"<Arrival: {self.resident_bytes} bytes there, {self.dirty_bytes} bytes dirty>"
 
     @cached_property
     def digest(self) -> bytes:
-        """Equal for all that are found alike."""
+        """A digest that is equal for equal states."""
         found = sha256(repr(self.dirty).encode())
         for name, runs in self.tensors.items():
             found.update(f"{name} {runs.ends.size} ".encode())
@@ -52,21 +52,21 @@ class Arrival:
 
     @property
     def dirty_bytes(self) -> int:
-        """What is to be written back before as much as the L2 holds comes in."""
+        """Bytes to write back before as much as the L2 holds is brought in."""
         return sum(nbytes for _, nbytes in self.dirty)
 
     def ages(self, spec: DeviceSpec) -> dict[str, Runs]:
-        """Tensor -> how many bytes came in since each line was touched."""
+        """Tensor -> bytes brought in since each line was touched."""
         capacity, found = spec.l2.capacity_bytes, {}
         for name, runs in self.tensors.items():
             is_there = runs.numbers != NEVER
             ages = -(-np.where(is_there, runs.numbers, 0) * capacity // AGES)
-            # What the launch touches before anything comes in has the age 0.
+            # Lines that the launch touches before bringing anything in have age 0.
             found[name] = runs._replace(numbers=np.where(is_there, np.maximum(ages, 1), NEVER))
         return found
 
     def stored(self, spec: DeviceSpec) -> list[tuple[int, int]]:
-        """How many bytes came in since dirty lines were stored, the oldest first, and bytes."""
+        """Bytes brought in since dirty lines were stored, the oldest first, and their bytes."""
         capacity = spec.l2.capacity_bytes
         return [(ceil_div(age * capacity, AGES), nbytes) for age, nbytes in self.dirty]
 
@@ -75,12 +75,12 @@ class Arrival:
 
 
 class _Lines(NamedTuple):
-    """Runs of lines of global memory that are apart, in ascending order."""
+    """Disjoint runs of lines of global memory, in ascending order."""
 
     starts: Numbers
     ends: Numbers
     times: Numbers
-    """When they were touched last."""
+    """Time of the last touch."""
     are_dirty: NDArray[np.bool_]
 
     def chosen(self, which: NDArray[np.bool_] | slice) -> _Lines:
@@ -108,7 +108,7 @@ class CarriedL2:
         self._now = 0
 
     def found(self, places: Mapping[str, range]) -> Arrival:
-        """What a launch finds whose tensors are the lines *places*."""
+        """What a launch finds if its tensors occupy the lines *places*."""
         lines, ages = self._lines, self._ages()
         shares = survival(self._spec.l2.ways)
         tensors, resident = {}, 0
@@ -118,7 +118,7 @@ class CarriedL2:
             own = lines.chosen(slice(first, last))
             starts = np.clip(own.starts, place.start, place.stop)
             ends = np.clip(own.ends, place.start, place.stop)
-            # Before each run, and after the last, lie lines that are not there.
+            # The lines before each run and after the last one are not cached.
             before = np.append(starts, place.stop) - np.concatenate(([place.start], ends))
             sizes = np.append(np.stack((before[:-1], ends - starts), axis=1), before[-1])
             found = ages[first:last]
@@ -129,7 +129,7 @@ class CarriedL2:
         return Arrival(tensors, self._dirty(ages), resident * line_bytes // WHOLE)
 
     def launched(self, places: Mapping[str, range], left: Left, stored: Collection[str]) -> None:
-        """A launch whose tensors are the lines *places* has left *left*, and *stored* to some."""
+        """Record a launch: *places* of its tensors, final state *left*, and tensors *stored*."""
         capacity_bytes = self._spec.l2.capacity_bytes
         lines = self._lines
         gone = self._ages() * capacity_bytes // AGES + left.volume > capacity_bytes
@@ -158,7 +158,7 @@ class CarriedL2:
         sizes, turned = (ends - starts)[latest_first], -times[latest_first]
         before = np.cumsum(sizes) - sizes
         ages = np.empty(times.size, np.int64)
-        # Of lines that were touched at once none is older.
+        # Lines touched at the same time have the same age.
         ages[latest_first] = before[np.searchsorted(turned, turned)] if times.size else before
         l2 = self._spec.l2
         return ages * l2.line_bytes * AGES // l2.capacity_bytes
@@ -166,8 +166,8 @@ class CarriedL2:
     def _dirty(self, ages: Numbers) -> tuple[tuple[int, int], ...]:
         starts, ends, _, are_dirty = self._lines
         ages, sizes = ages[are_dirty], (ends - starts)[are_dirty]
-        # Of lines older than all that the L2 holds, which hits have made old, some have left: those
-        # that are still there leave at once.
+        # Of lines that hits have made older than the capacity, some were evicted: those that remain
+        # are evicted now.
         shares = survival(self._spec.l2.ways)
         left = np.where(ages > AGES, shares[np.minimum(ages, shares.size - 1)], WHOLE)
         lines = np.bincount(np.minimum(ages, AGES + 1), sizes * left) / WHOLE
@@ -176,7 +176,7 @@ class CarriedL2:
 
 
 def _later(lines: _Lines, others: _Lines) -> _Lines:
-    """What was touched of both; of lines in both the later touch counts."""
+    """The union of both; lines in both have the later touch."""
     points = distinct(np.concatenate((*lines[:2], *others[:2])))
     times, are_dirty = lines.at(points)
     other_times, others_dirty = others.at(points)
@@ -184,6 +184,6 @@ def _later(lines: _Lines, others: _Lines) -> _Lines:
     is_first = np.ones(points.size, np.bool_)
     is_first[1:] = (times[1:] != times[:-1]) | (are_dirty[1:] != are_dirty[:-1])
     starts, times, are_dirty = points[is_first], times[is_first], are_dirty[is_first]
-    # After the last point there is nothing.
+    # Nothing follows the last boundary.
     ends = np.append(starts[1:], starts[-1:])
     return _Lines(starts, ends, times, are_dirty).chosen(times != UNTOUCHED)

@@ -1,20 +1,21 @@
-"""Links: bandwidth that the copies under way share fairly.
+"""Links: bandwidth that concurrent copies share fairly.
 
-Each copy under way moves at the speed of its port; when the ports together exceed the bandwidth of
-the link, all are slowed by the same factor. One number is enough for that, the *virtual time* of
-the link: it advances by one a cycle at full speed, slower otherwise, and a copy is done when it has
-advanced by `bytes / port speed`.
+Each copy in progress moves at the speed of its port; if the ports together exceed the bandwidth of
+the link, all are slowed by the same factor. This needs one number, the *virtual time* of the link:
+it advances by one a cycle at full speed, slower otherwise, and a copy ends when it has advanced by
+`bytes / port speed`.
 
-Of the cycles in which a link is too narrow, stores and other copies share the blame as they share
-the link: were either half as much, the link would be that much less in the way of both.
+In cycles in which a link is too narrow, stores and other copies share the blame in proportion to
+their load: if either were halved, the link would be that much less of a limit to both.
 
-Cores that do the same are simulated in step, one for all, where silicon has them some way apart:
-there some rest while others load, and the link moves on. So a link that has rested makes up for it:
-copies go at the speed of their ports until it has moved what it left, or as much as the cores are
-apart. Who uses a link may say that its users are in step for a while: then its rest does not count.
+Identical cores are simulated in step, one for all, but on silicon they are some time apart: some
+are idle while others load, and the link keeps moving data. So a link that was idle makes up for it:
+copies move at the speed of their ports until it has moved the bytes that it missed, or as much as
+the cores are apart. A user of the link may declare that its users are in step for a while; idle
+time then does not count.
 
-Arithmetic is in integers, so that times are the same on every machine, and equal copies stay equal
-whatever the order in which they came.
+All arithmetic is in integers, so that times are the same on every machine, and equal copies remain
+equal in whatever order they came.
 """
 
 from __future__ import annotations
@@ -31,36 +32,36 @@ if TYPE_CHECKING:
 __all__ = ["PORT_UNITS", "Copy", "Link", "Narrow"]
 
 TICKS = 1 << 40
-"""Resolution of virtual time: ticks a cycle."""
+"""Resolution of virtual time: ticks per cycle."""
 BLAME_UNITS = 1 << 20
-"""Parts of a cycle in which the blame for one is divided: fine enough for a million of them."""
+"""Resolution of the blame for a cycle: enough for a million copies."""
 SLACK = 1 << 20
-"""About a millionth of a cycle. A copy this near its end is done: rounding of a speed such as one
-third must not move an end from one cycle to the next."""
+"""About a millionth of a cycle. A copy this close to its end is done: rounding of a speed such as
+one third must not move an end from one cycle to the next."""
 PORT_UNITS = 1 << 10
-"""Port speeds are counted in 1/1024 byte a cycle."""
+"""Port speeds are in 1/1024 byte a cycle."""
 
 
 class Copy(NamedTuple):
     """A copy over a link, of one core or of several equivalent ones."""
 
     nbytes: int
-    """Bytes of one core."""
+    """Bytes per core."""
     port: int
     """Speed of the port of one core, in PORT_UNITS."""
     load: int
-    """Bandwidth that all these cores take at full speed, in PORT_UNITS."""
+    """Bandwidth of all these cores at full speed, in PORT_UNITS."""
     is_store: bool = False
-    """Whether it stores what the cores have, and does not bring in what they ask for."""
+    """Whether it is a store rather than a load."""
 
 
 class Narrow(NamedTuple):
-    """For how many cycles a link was too narrow to move a copy at the speed of its port."""
+    """The cycles in which a link was too narrow to move a copy at the speed of its port."""
 
     cycles: int
-    """In all."""
+    """Total."""
     by_stores: int
-    """The share in these of the stores that used it, of their copy's own kind or not."""
+    """The part due to stores that used the link, whether the copy is one or not."""
 
 
 class Link:
@@ -73,29 +74,29 @@ class Link:
         self.width = round(bytes_per_cycle * PORT_UNITS)
         """Bandwidth, in PORT_UNITS."""
         self.most_rested = self.width * apart_cycles
-        """The most that it makes up for, in PORT_UNITS x cycles."""
+        """The most that it can make up for, in PORT_UNITS x cycles."""
         self._rested = 0
-        """What it could have moved and has not made up for, in PORT_UNITS x cycles, up to that."""
+        """Unused capacity not made up for yet, in PORT_UNITS x cycles, up to that limit."""
         self._in_step = 0
-        """Reasons for which its users are in step at present."""
+        """Number of reasons why its users are in step at present."""
         self._virtual = 0
         self._since = 0
         self._load = 0
         self._narrow = 0
         """Cycles in which the link was too narrow for its copies."""
         self._stores = 0
-        """What stores take of the load."""
+        """The part of the load that is stores."""
         self._by_stores = 0
-        """Their share of the narrow cycles, in BLAME_UNITS."""
+        """The stores' part of the narrow cycles, in BLAME_UNITS."""
         self._waiting: list[tuple[int, int, Copy, Callable[[Narrow], None], tuple[int, int]]] = []
         self._count = 0
         self._plan_number = 0
         self._is_planned = True
 
     def join(self, copy: Copy, done: Callable[[Narrow], None]) -> None:
-        """Move the bytes of *copy*; then call *done* with for how long the link was too narrow.
+        """Move the bytes of *copy*, then call *done* with the cycles for which the link was narrow.
 
-        Who joins copies has to :meth:`plan` before the cycle ends.
+        The caller must call :meth:`plan` before the cycle ends.
         """
         self._advance()
         needs = ceil_div(copy.nbytes * PORT_UNITS * TICKS, copy.port)
@@ -108,12 +109,12 @@ class Link:
         self._is_planned = False
 
     def begin_in_step(self) -> None:
-        """Count no rest from now on until :meth:`end_in_step` has been called as often."""
+        """Count no idle time until :meth:`end_in_step` has been called as often."""
         self._advance()
         self._in_step += 1
 
     def end_in_step(self) -> None:
-        """Take back one :meth:`begin_in_step`."""
+        """Undo one :meth:`begin_in_step`."""
         self._advance()
         self._in_step -= 1
 
@@ -142,7 +143,7 @@ class Link:
         self._since = now
 
     def plan(self) -> None:
-        """Arrange to be called when the first copy ends or the rest is made up for."""
+        """Schedule a call for when the first copy ends or the idle time is made up for."""
         if self._is_planned:
             return
         self._is_planned = True
@@ -151,14 +152,14 @@ class Link:
             left = self._waiting[0][0] - SLACK - self._virtual
             cycles = max(0, ceil_div(left, self._speed()))
             if self._rested > 0 and self._load > self.width:
-                # From then on it is as wide as it is.
+                # From then on only its bandwidth counts.
                 cycles = min(cycles, ceil_div(self._rested, self._load - self.width))
             plan = self._plan_number
             event = self._env.timeout(cycles)
             event.callbacks.append(lambda _: self._leave(plan))
 
     def _leave(self, plan: int) -> None:
-        # A copy has joined since: the speed is another one, and a newer plan is under way.
+        # A copy has joined since, which changed the speed: a newer plan is in effect.
         if plan != self._plan_number:
             return
         self._advance()

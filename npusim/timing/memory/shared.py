@@ -31,28 +31,28 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "Moved", "Request", "SharedMemory"]
 
 LAST = 9
-"""Priority of an event after all others of its cycle; those of SimPy are 0 and 1."""
+"""Priority of an event after all others of its cycle; SimPy's are 0 and 1."""
 
 
 class Moved(NamedTuple):
-    """What the bytes of a request did on their way."""
+    """Statistics of a request whose bytes have moved."""
 
     latency: int
-    """Cycles from the last byte until the result is there."""
+    """Cycles from the last byte until the result is available."""
     l2_bytes: int
-    """Bytes that it moved from or to the L2, as moved."""
+    """Bytes moved from or to the L2, padding included."""
     l2_hit_bytes: int
-    """The part of them that was there already, or that was stored."""
+    """The part of them that hit, or was stored."""
     l2_written_bytes: int
     """The part of them that was stored."""
     gm_narrow: int
     """Cycles in which the link of global memory was too narrow for the ports that used it."""
     l2_read_narrow: int
-    """The same of the link of the L2 for reads."""
+    """The same for the read link of the L2."""
     l2_write_narrow: int
-    """The same of stores, which share their link of the L2 with lines that come in."""
+    """The same for the write link of the L2, which stores share with lines being filled."""
     turning: int
-    """Cycles in which the rows that it turns came more slowly than the port takes their bytes."""
+    """Cycles by which the conversion of its rows was slower than the port."""
 
 
 Done = Callable[[Moved], None]
@@ -65,84 +65,84 @@ class Request(NamedTuple):
     tensor: str
     lines: Lines
     nbytes: int
-    """Bytes as moved."""
+    """Bytes moved, padding included."""
     rows: int
-    """Pieces of rows that are turned into Nz."""
+    """Row pieces that are converted to Nz."""
     gm_port: int
-    """Speed of the core's port for bytes of global memory, in PORT_UNITS."""
+    """Speed of the core's port for data from global memory, in PORT_UNITS."""
     l2_port: int
-    """The same for bytes in the L2."""
+    """The same for data in the L2."""
     copies: int
-    """How many equivalent cores make this request at once."""
+    """Number of equivalent cores that make this request at once."""
     is_cached: bool = True
-    """Whether the L2 keeps the bytes."""
+    """Whether the L2 caches the bytes."""
     different: int = 1
-    """How many of the cores ask for their own bytes."""
+    """Number of distinct places that the cores request."""
     piece_bytes: int = 0
-    """Bytes of its requests: of a line, or of a shorter burst; 0 for stores."""
+    """Size of its memory requests: a line, or a shorter burst; 0 for stores."""
     unkept: NDArray[np.int64] | None = None
-    """How many bursts end in each line that the L2 does not keep though *is_cached*, 0 for those
-    that it keeps; None if it keeps all."""
+    """Number of bursts that end in each line that the L2 does not retain though *is_cached*, 0 for
+    lines that it retains; None if it retains all."""
     is_aliased: bool = False
-    """Whether its bursts lie so far apart that few parts of the L2 have them all, which slows it if
-    other cores ask them for the same lines at once."""
+    """Whether its bursts are so far apart that they map to few parts of the L2, which slows it
+    if other cores request the same lines at once."""
 
     @property
     def is_slowed_by_others(self) -> bool:
-        """Whether it matters to a load who else asks for the same lines at once."""
+        """Whether a load is affected by other requests for the same lines at once."""
         return self.is_aliased or not self.is_cached
 
     @property
     def traits(self) -> tuple[int, ...]:
-        """All that matters of it but for which lines it asks for, and for how many cores."""
+        """Everything that affects it, except which lines it requests, and for how many cores."""
         ports = self.gm_port, self.l2_port, self.piece_bytes
         return self.is_read, self.nbytes, self.rows, *ports, self.is_cached
 
     @property
     def first_line(self) -> tuple[str, int]:
-        """The tensor and the first of the lines, the same for requests for the same bytes."""
+        """Tensor and first line, which are equal for requests of the same bytes."""
         lines = self.lines
         return self.tensor, lines.start if isinstance(lines, slice) else int(lines[0])
 
 
 class Answer(NamedTuple):
-    """What decides how a request fares, besides its own traits and what else is under way."""
+    """What decides the time of a request, apart from its own traits and the load of the links."""
 
     found: Found
     shared_port: int | None
-    """The speed, in PORT_UNITS, of each of those that ask past the L2 for the same lines at once;
-    None where that slows nobody."""
+    """The speed, in PORT_UNITS, of each request for the same lines past the L2 at once; None where
+    that slows nothing."""
     is_aliased: bool
-    """Whether other cores ask for the same lines in few parts of the L2."""
+    """Whether other cores request the same lines in few parts of the L2."""
     is_in_step: bool
-    """Whether other cores ask for the same lines at once, and the L2 minds."""
+    """Whether other cores request the same lines at once, which matters to the L2."""
 
     @property
     def traits(self) -> tuple[int | None, ...]:
-        """What decides about the times of a load; the rest enters the load of the links alone."""
+        """What decides the times of a load; the rest only affects the load of the links."""
         found = self.found
         return found.hits, found.misses, found.arrives, self.shared_port, self.is_aliased
 
 
 STORED = Answer(Found(0, 0, 0, 0), None, is_aliased=False, is_in_step=False)
-"""Stores fare alike, whatever their lines."""
+"""All stores get the same answer, whatever their lines."""
 
 
 class Asker(Protocol):
-    """The copy of a pipe of a lane, whose cores may ask for different bytes."""
+    """The copy of a pipe of a lane, whose cores may request different bytes."""
 
     def requests(self) -> Sequence[Request]:
-        """What its cores ask for, each place once."""
+        """The requests of its cores, one per place."""
 
     def answer(self, answers: Sequence[Answer]) -> None:
-        """Hear of each of `requests()` what will become of it."""
+        """Receive the answer to each of `requests()`."""
 
     def begin(self, memory: SharedMemory) -> None:
-        """Let the memory move the bytes, now that all who asked in this cycle have answers."""
+        """Start moving the bytes, after all requests of this cycle have been answered."""
 
 
 class SharedMemory:
-    """Takes requests at the present cycle, and calls back when their last byte has moved."""
+    """Accepts requests in the current cycle, and calls back when their last byte has moved."""
 
     def __init__(self, env: simpy.Environment, spec: DeviceSpec, l2: L2) -> None:
         self.env = env
@@ -152,13 +152,13 @@ class SharedMemory:
         reads = Link(env, spec.gm.read_bytes_per_s / clock, apart_cycles)
         writes = Link(env, spec.gm.write_bytes_per_s / clock)
         self.gm_write_width = writes.width
-        """What global memory takes of written bytes when nothing is read, in PORT_UNITS."""
+        """Write bandwidth of global memory when nothing is read, in PORT_UNITS."""
         self.links = {
             ("gm", True): reads,
             ("gm", False): reads if spec.gm.bus == "shared" else writes,
             ("l2", True): Link(env, spec.l2.read_bytes_per_s / clock),
-            # What comes in from global memory passes it as it comes, and so do stores. Cores that
-            # ask for the same lines at once wait for the same answers, which keeps them in step.
+            # Fetched lines pass through it as they arrive, and so do stores. Cores that request the
+            # same lines at once wait for the same answers, which keeps them in step.
             ("l2", False): Link(env, spec.l2.write_bytes_per_s / clock, apart_cycles),
         }
         self._clock_hz = clock
@@ -168,7 +168,7 @@ class SharedMemory:
         self._same_line_ns = spec.l2.same_line_ns
         weight = spec.l2.write_bytes_per_s / spec.gm.read_bytes_per_s
         self.fill_weight = round(weight * PORT_UNITS) if spec.l2.fills == "between" else 0
-        """What a byte that comes in takes of the link for stores, in 1 / PORT_UNITS of a byte."""
+        """Load of a fetched byte on the link for stores, in 1 / PORT_UNITS of a byte."""
         self.aliased_speed = spec.l2.aliased_speed
         self.latency = {
             ("gm", True): round(spec.gm.read_latency_ns * clock / 1e9),
@@ -176,12 +176,12 @@ class SharedMemory:
             ("l2", False): round(spec.l2.write_latency_ns * clock / 1e9),
         }
         self._askers: list[Asker] = []
-        """Who has asked in the present cycle."""
+        """Requests of the current cycle."""
         self.written_bytes = 0
-        """What the L2 has written back to global memory, in whole lines."""
+        """Bytes that the L2 has written back to global memory, in whole lines."""
 
     def ask(self, asker: Asker) -> None:
-        """Answer *asker* at the end of this cycle, and then let it begin."""
+        """Answer *asker* at the end of this cycle, then let it start."""
         if not self._askers:
             _call_last(self.env, self._serve)
         self._askers.append(asker)
@@ -200,7 +200,7 @@ class SharedMemory:
             link.plan()
 
     def _answers(self, requests: Sequence[Request]) -> list[Answer]:
-        """What becomes of each of *requests*, all of one cycle."""
+        """The answer to each of *requests*, all of one cycle."""
         cached = [request for request in requests if request.is_cached or not request.is_read]
         now = int(self.env.now)
         found = iter(self._l2.touch([_use(request) for request in cached], now))
@@ -226,7 +226,7 @@ class SharedMemory:
     def move(self, request: Request, answers: Sequence[tuple[Answer, int]], done: Done) -> None:
         """Move the bytes of *request*; then call `done(moved)`.
 
-        *answers* have the same traits; each comes with how many cores it is for.
+        *answers* have the same traits; each comes with the number of cores it is for.
         """
         if request.is_read:
             _Load(self, request, answers, done).begin()
@@ -245,17 +245,17 @@ class SharedMemory:
         self.links["l2", False].join(copy, stored)
 
     def _write_back(self) -> None:
-        """Write evicted bytes to global memory: they take bandwidth, but no pipe waits for them."""
+        """Write evicted bytes to global memory: they use bandwidth, but no pipe waits for them."""
         nbytes = self._l2.evicted()
         if nbytes:
             self.written_bytes += nbytes
             link = self.links["gm", False]
-            # On a bus for both, written bytes take longer than as many that are read.
+            # On a shared bus, writing takes longer than reading the same number of bytes.
             bytes_read_meanwhile = nbytes * link.width // self.gm_write_width
             link.join(Copy(bytes_read_meanwhile, link.width, link.width), lambda _: None)
 
     def _past(self, request: Request) -> Found:
-        """What a request reads that bypasses the L2: the bytes of each core, no whole lines."""
+        """The reads of a request that bypasses the L2: the bytes of each core, no whole lines."""
         count = line_count(request.lines)
         runs = int(run_starts(request.lines, np.full(count, WHOLE, np.int64)).sum()) // WHOLE
         cost = (request.nbytes + runs * self._run_bytes) * SHARE_UNITS
@@ -263,26 +263,26 @@ class SharedMemory:
         return Found(0, count * WHOLE, cost, read, self.latency["gm", True])
 
     def near_port(self, port: int, is_aliased: bool) -> int:
-        """The speed at which a core takes bytes out of the L2, in PORT_UNITS; *port* is its own."""
+        """The speed at which a core reads from the L2, in PORT_UNITS; *port* is its own speed."""
         return max(1, round(port * self.aliased_speed)) if is_aliased else port
 
     def is_part(self, rows: int, nbytes: int) -> bool:
-        """Whether so many *rows* of *nbytes* together are half of a line each, or less."""
+        """Whether *rows* of *nbytes* in total fill at most half of a line each."""
         return 2 * nbytes <= rows * self._line_bytes
 
     def row_cycles(self, far_rows: int, near_rows: int, *, in_part: bool) -> int:
-        """How long rows from global memory and from the L2 take at least: the round trips of their
-        requests, divided by how many requests a core may have under way; *in_part* if those from
-        global memory leave half of their lines.
+        """Least cycles for rows from global memory and the L2: the round trips of their requests,
+        divided by those that a core may have in flight; *in_part* if rows from global memory
+        use at most half of their lines.
         """
         far_ns = self._part_row_ns if in_part else self._row_ns["gm"]
         waits_ns = far_rows * far_ns + near_rows * self._row_ns["l2"]
         return round(waits_ns * self._clock_hz / 1e9)
 
     def _shared_port(self, request: Request, readers: int) -> int | None:
-        """The speed, in PORT_UNITS, of each of *readers* that ask past the L2 for the same lines at
-        once, whose requests are answered one after the other; None where that slows nobody. The L2
-        merges those that it keeps the lines of.
+        """The speed, in PORT_UNITS, of each of *readers* that request the same lines past the L2 at
+        once, which are answered one after the other; None where that slows nothing. The L2 merges
+        requests for lines that it retains.
         """
         if request.is_cached or readers <= 1 or not self._same_line_ns:
             return None
@@ -290,20 +290,20 @@ class SharedMemory:
         return max(1, round(request.piece_bytes * PORT_UNITS / cycles))
 
     def fill_load(self, port: int, read: int, nbytes: int) -> int:
-        """What lines that come in take of the link for stores, in PORT_UNITS.
+        """Load of fetched lines on the link for stores, in PORT_UNITS.
 
-        *nbytes* come at *port* in all, of lines of *read* / COUNT_UNITS bytes.
+        *nbytes* arrive at *port* in all, of lines of *read* / COUNT_UNITS bytes.
         """
         return port * read * self.fill_weight // (nbytes * COUNT_UNITS * PORT_UNITS)
 
 
 class _Load:
-    """A load on its way, part of it from global memory and part from the L2.
+    """A load in progress, partly from global memory and partly from the L2.
 
-    A core's port takes one after the other: for far bytes at speed f and near ones at speed n it
-    needs far / f + near / n, or as long as the rows take that are turned, if that is longer. Both
-    parts are under way all that time, mixed as their lines are, so that a link too narrow for one
-    part holds up no more than it must.
+    A core's port takes one after the other: with far bytes at speed f and near ones at speed n it
+    needs far / f + near / n, or as long as converting the rows takes, if that is longer. Both parts
+    are in progress all that time, mixed as their lines are, so that a link that is too narrow for
+    one part delays the load no more than necessary.
     """
 
     __slots__ = (
@@ -320,27 +320,27 @@ class _Load:
         answers: Sequence[tuple[Answer, int]],
         done: Done,
     ) -> None:
-        """*answers* have the same traits, each for so many cores."""
+        """*answers* have the same traits; each comes with its number of cores."""
         self._memory, self._request, self._done = memory, request, done
         self._answers = answers
         self._found = answers[0][0].found
         lines = self._found.hits + self._found.misses
         self._far_bytes = request.nbytes * self._found.misses // lines
         self._under_way = 0
-        """Links that are not through yet."""
+        """Links that have not finished yet."""
         self._latest = -1, 0, False, 0
-        """When the latest link was through, for how long it was too narrow, whether what comes from
-        global memory waited for it, and for how long it did for stores, below 0."""
+        """When the latest link finished, for how many cycles it was too narrow, whether that is the
+        link of global memory, and how many of these cycles were due to stores, negated."""
         self._is_queued = False
-        """Whether it is slowed by others that ask for the same lines."""
+        """Whether other requests for the same lines slow it."""
         self._is_in_step = any(answer.is_in_step for answer, _ in answers)
         """Whether some of its cores wait together with others."""
         self._is_turned = False
-        """Whether its rows take longer than their bytes at the core's ports."""
+        """Whether converting its rows takes longer than moving their bytes through the port."""
         self.gm_narrow = self.l2_read_narrow = self.l2_write_narrow = self.turning = 0
 
     def begin(self) -> None:
-        """Ask for all bytes."""
+        """Request all bytes."""
         memory, request, found = self._memory, self._request, self._found
         _, shared_port, is_aliased, _ = self._answers[0][0]
         if self._is_in_step:
@@ -352,12 +352,12 @@ class _Load:
         near_rows = request.rows - far_rows
         in_part = False
         if request.is_cached:
-            # Rows of one line wait for it once.
+            # Rows in one line wait for it once.
             far_lines = ceil_div(found.misses, WHOLE)
             in_part = far_rows <= far_lines and memory.is_part(far_rows, far_bytes)
             far_rows = min(far_rows, far_lines)
         far_port, near_port = request.gm_port, memory.near_port(request.l2_port, is_aliased)
-        # Cycles as a fraction of whole numbers: far / far_port + near / near_port, or the rows'.
+        # Cycles as a fraction of integers: far / far_port + near / near_port, or the rows'.
         took = (far_bytes * near_port + near_bytes * far_port) * PORT_UNITS, far_port * near_port
         row_cycles = memory.row_cycles(far_rows, near_rows, in_part=in_part)
         self._is_turned = row_cycles * took[1] > took[0]
@@ -373,14 +373,14 @@ class _Load:
                 load += port * each.found.fetched // units * cores
             self._join("gm", True, Copy(far_bytes, port, load), is_far=True)
             if request.is_cached:
-                # Lines that come in are stored in the L2, next to what the cores store. They take
-                # of that link what they take of global memory, and wait there as they would.
+                # Fetched lines are stored in the L2 together with the cores' stores. They load that
+                # link as much as they load global memory, and wait there in the same way.
                 load = 0
                 for each, cores in self._answers:
                     load += memory.fill_load(port, each.found.read, far_bytes) * cores
                 self._join("l2", False, Copy(far_bytes, port, load), is_far=True)
         if request.is_cached:
-            # All that the core gets passes through the L2.
+            # All bytes for the core pass through the L2.
             port = _speed(nbytes, took)
             cores = sum(cores for _, cores in self._answers)
             self._join("l2", True, Copy(nbytes, port, port * cores), is_far=False)
@@ -390,10 +390,10 @@ class _Load:
         self._memory.links[memory, is_read].join(copy, lambda narrow: self._arrived(narrow, is_far))
 
     def _arrived(self, narrow: Narrow, is_far: bool) -> None:
-        """All bytes are through one of the links, which was too narrow for some cycles."""
+        """Record that all bytes passed one of the links, which was too narrow for some cycles."""
         now = int(self._memory.env.now)
-        # The latest is what they waited for; of several that end together, the narrowest, and of
-        # these global memory, and least for stores.
+        # The load waited for the latest link; of several that end together, for the narrowest, then
+        # global memory, then the one with least stores.
         self._latest = max(self._latest, (now, narrow.cycles, is_far, -narrow.by_stores))
         self._under_way -= 1
         if self._under_way:
@@ -406,7 +406,7 @@ class _Load:
         else:
             self.l2_read_narrow = cycles
         if self._is_queued:
-            # Whoever waits for others to be answered waits for the memory.
+            # Waiting for other requests to be answered counts as waiting for the memory.
             self.gm_narrow = now - self._since
         elif self._is_turned:
             self.turning = now - self._since - cycles
@@ -421,7 +421,7 @@ class _Load:
 
 
 def _speed(nbytes: int, took: tuple[int, int]) -> int:
-    """At which *nbytes* take a fraction of cycles, in PORT_UNITS."""
+    """The speed at which *nbytes* take a fraction of cycles, in PORT_UNITS."""
     cycles, parts = took
     return ceil_div(nbytes * PORT_UNITS * parts, cycles)
 

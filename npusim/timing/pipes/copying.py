@@ -1,4 +1,4 @@
-"""Copies on their way: asked for core by core, and moved for all cores at once that fare alike."""
+"""Copies in progress: requested core by core, moved at once for all cores with equal answers."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ __all__ = [
 
 
 FACTS = 8
-"""Numbers that describe each copy."""
+"""Values that describe each copy."""
 
 
 class Member(NamedTuple):
-    """Equivalent cores, which never part."""
+    """Equivalent cores, which always have the same times."""
 
     number: int
-    """Which of the groups of the launch they are."""
+    """Index of the group in the launch."""
     code: Code
     blocks: tuple[Block, ...]
     different: dict[str, int]
-    """Name of global memory -> to how many different places the cores bind it."""
+    """Name of global memory -> number of distinct places to which the cores bind it."""
     read: list[list[int]]
-    """For each pipe, the share of each of its copies in what was read from global memory, in
+    """For each pipe, the share of each of its copies in the bytes read from global memory, in
     1 / COUNT_UNITS of a byte."""
 
 
 class Wanted:
-    """What a copy asks of the memory: one for all members that ask for the same bytes."""
+    """The memory request of a copy, one for all members that request the same bytes."""
 
     __slots__ = ("answer", "hold_cycles", "request")
 
     def __init__(self, request: Request, hold_cycles: int) -> None:
         self.request = request
-        """The request of one member, whose cores may be others than those that ask in the end."""
+        """The request of one member; the cores that finally make it may differ."""
         self.hold_cycles = hold_cycles
-        """Cycles of the chip's clock that hold the pipe at least."""
+        """Least cycles of the chip's clock for which the pipe is occupied."""
         self.answer: Answer | None = None
-        """What the memory says, once it has heard of it."""
+        """The answer of the memory, once received."""
 
     @property
     def traits(self) -> Hashable:
@@ -65,50 +65,49 @@ class Wanted:
 
 
 class Stage(Enum):
-    """How far a copy is."""
+    """Progress of a copy."""
 
     ISSUED = auto()
-    """The memory has not heard of it."""
+    """Not requested from the memory yet."""
     ASKED = auto()
     """The memory answers at the end of this cycle."""
     ANSWERED = auto()
-    """What is known of each member's bytes is not acted upon yet."""
+    """Answered, but members with different answers are still together."""
     MOVING = auto()
-    """All members have the same of it."""
+    """All members have the same answer, and the bytes are moving."""
 
 
 class CopyingLane(Protocol):
-    """The pipes of cores that copy, which part where their copies fare differently."""
+    """The pipes of cores that copy, which split where their copies get different answers."""
 
     members: list[Member]
 
     def part(self, groups: Sequence[Sequence[int]]) -> None:
-        """Make a lane of each of *groups* of members but the first."""
+        """Create a lane for each of *groups* of members but the first."""
 
     def moved(self, copying: Copying, moved: Moved) -> None:
-        """Go on: the bytes of *copying* have moved."""
+        """Continue after the bytes of *copying* have moved."""
 
 
 class Copying:
-    """The copy that a pipe of a lane has come to."""
+    """The copy that a pipe of a lane has reached."""
 
     def __init__(
         self, lane: CopyingLane, pipe: int, start: int, asked: int, wanted: list[Wanted]
     ) -> None:
-        """*asked* is the cycle at which the memory hears of it; *wanted* are in the order of the
-        lane's members."""
+        """*asked* is the cycle of the request; *wanted* follow the order of the members."""
         self.lanes = [lane]
-        """Those that wait for it: several once its members have parted on its way."""
+        """Lanes that wait for it: several if its members split while it was in progress."""
         self.pipe, self.start, self.asked = pipe, start, asked
         self.hold_cycles = wanted[0].hold_cycles
-        """What holds the pipe at least, once it is moving."""
+        """Least cycles for which the pipe is occupied, once it is moving."""
         self.stage = Stage.ISSUED
         self._wanted = wanted
 
-    # ---- members that part ----
+    # ---- members that split ----
 
     def of(self, lane: CopyingLane, members: Sequence[int]) -> Copying:
-        """What becomes of it for *lane*, with these of the members."""
+        """The copy as *lane* continues it, with these of the members."""
         if self.stage is Stage.MOVING:
             self.lanes.append(lane)
             return self
@@ -118,33 +117,33 @@ class Copying:
         return found
 
     def keep(self, members: Sequence[int]) -> None:
-        """Forget all other members."""
+        """Drop all other members."""
         if self.stage is not Stage.MOVING:
             self._wanted = [self._wanted[index] for index in members]
             self.hold_cycles = self._wanted[0].hold_cycles
 
-    # ---- as the memory sees it ----
+    # ---- interface to the memory ----
 
     def ask(self, memory: SharedMemory) -> None:
-        """Let *memory* hear of it."""
+        """Request it from *memory*."""
         self.stage = Stage.ASKED
         memory.ask(self)
 
     def requests(self) -> list[Request]:
-        """What the members ask for, cores that ask for the same together."""
+        """The requests of the members; cores that request the same bytes share one."""
         cores: dict[Wanted, int] = {}
         for wanted, member in zip(self._wanted, self.lanes[0].members, strict=True):
             cores[wanted] = cores.get(wanted, 0) + len(member.blocks)
         return [wanted.request._replace(copies=count) for wanted, count in cores.items()]
 
     def answer(self, answers: Sequence[Answer]) -> None:
-        """Take what the memory says of each of `requests()`."""
+        """Receive the answer to each of `requests()`."""
         self.stage = Stage.ANSWERED
         for wanted, answer in zip(dict.fromkeys(self._wanted), answers, strict=True):
             wanted.answer = answer
 
     def begin(self, memory: SharedMemory) -> None:
-        """Move the bytes, in as many lanes as there are different ends to it."""
+        """Move the bytes, in as many lanes as there are different end times."""
         lane = self.lanes[0]
         if len(self._wanted) > 1:
             alike: dict[Hashable, list[int]] = {}
@@ -168,7 +167,7 @@ class Copying:
 def copy_times_of_lane(
     rows: list[NDArray[np.int64]], copied: list[NDArray[np.int64]], read: Sequence[Sequence[int]]
 ) -> CopyTimes:
-    """What held up the copies of a lane: *rows* are the numbers of each pipe's micro-ops."""
+    """What delayed the copies of a lane: *rows* are the indices of each pipe's micro-ops."""
     tables = [np.zeros((0, FACTS), np.int64)]
     for numbers, found, shares in zip(rows, copied, read, strict=True):
         table = np.column_stack([found.reshape(-1, FACTS - 1), np.array(shares, np.int64)])
@@ -178,8 +177,8 @@ def copy_times_of_lane(
 
 
 def copy_times(table: NDArray[np.int64]) -> CopyTimes:
-    """What held up the copies of a lane, `(copies, FACTS)`, in any order: the number of each, then
-    as in `CopyTimes`.
+    """What delayed the copies of a lane, `(copies, FACTS)` in any order: index of each, then the
+    fields of `CopyTimes`.
     """
     index, asked, moved, *held_up, read = table[table[:, 0].argsort()].T
     gm_narrow, l2_read_narrow, l2_write_narrow, turning = held_up

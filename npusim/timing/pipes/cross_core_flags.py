@@ -1,4 +1,4 @@
-"""Flags between cores, with times: when each has risen for the cores that await it."""
+"""Flags between cores, with times: when each is set for the cores that wait for it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from npusim.kernel.program import Block
 __all__ = ["CrossCoreFlags"]
 
 Raise = Callable[[CrossMode, int], None]
-"""Called with the mode and the event of a flag that has risen."""
+"""Called with the mode and the event of a flag when it is set."""
 
 
 class CrossCoreFlags:
-    """Raises a flag for the cores that may await it, once all cores that must set it have."""
+    """Sets a flag for the cores that may wait for it, once all cores that must set it have."""
 
     def __init__(self) -> None:
         self._raise: dict[Block, Raise] = {}
@@ -24,19 +24,19 @@ class CrossCoreFlags:
         """(block, mode, event) -> sets that have arrived."""
 
     def join(self, block: Block, on_raise: Raise) -> None:
-        """Register *block*; *on_raise* is called when a flag has risen for it."""
+        """Register *block*; *on_raise* is called when a flag is set for it."""
         self._raise[block] = on_raise
 
     def arrive(self, block: Block, mode: CrossMode, event: int) -> None:
-        """A set of *block* is visible to the other cores now."""
+        """Record a set of *block*, which the other cores see from now on."""
         self._sets[block, mode, event] += 1
         count = self._sets[block, mode, event]
         hearers = [other for other in self._raise if awaits(other, mode, block)]
         if not hearers:
             return
-        # All cores that await this one await the same set of cores, so any of them will do.
+        # All cores that wait for this one wait for the same set of cores, so any of them will do.
         setters = [other for other in self._raise if awaits(hearers[0], mode, other)]
-        # The flag rises for the n-th time with the last of the n-th sets.
+        # The flag is set for the n-th time by the last of the n-th sets.
         if all(self._sets[other, mode, event] >= count for other in setters):
             for other in hearers:
                 self._raise[other](mode, event)

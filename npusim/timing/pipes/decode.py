@@ -1,4 +1,4 @@
-"""Micro-ops decoded for timing: plain numbers, sorted by pipe, in cycles of the chip's clock."""
+"""Micro-ops decoded for timing: plain integers, sorted by pipe, in cycles of the chip's clock."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ PIPES: tuple[Pipe, ...] = get_args(Pipe)
 SCALAR, MTE1 = PIPES.index("scalar"), PIPES.index("mte1")
 
 WORK, SET, WAIT, DRAIN, DRAIN_ALL, COPY, CROSS_SET = range(7)
-"""Kinds of steps, by how they are timed; `Lane._work` has their fields."""
+"""Kinds of steps, by how they are timed; `Lane._work` lists their fields."""
 
 Timed = tuple[int, int, int, int, int]
-"""What a micro-op does, when it is issued, the cycles it takes, and two numbers more.
+"""Kind of a micro-op, issue time, cycles, and two values that depend on the kind.
 
-Handed out counts from the start of its stretch. The numbers are head and tail of WORK, flag and
-waiting pipe of SET, flag of WAIT, number of the copy of COPY, number of the flag of CROSS_SET.
+The issue time counts from the start of its stretch. The values are head and tail of WORK, flag and
+waiting pipe of SET, flag of WAIT, index of the copy of COPY, number of the flag of CROSS_SET.
 """
 Step = tuple[int, int, int, int, int, int]
 """The same, and the instructions that a step of mte1 takes in its queue, or, for a copy, those of
@@ -65,40 +65,40 @@ CrossFlag = tuple[CrossMode, int]
 
 
 class Stretch(NamedTuple):
-    """Micro-ops that the scalar unit issues in a row, and its own micro-op that ends them."""
+    """Micro-ops issued without interruption, ended by a micro-op of the scalar unit itself."""
 
     steps: list[list[Step]]
-    """For each pipe, what it has to do."""
+    """The steps of each pipe."""
     cycles: int
-    """From the first micro-op issued to the scalar unit's own."""
+    """From the issue of the first micro-op to the scalar unit's own."""
     queued: int
-    """Instructions of mte1 among them."""
+    """Number of mte1 instructions among them."""
 
 
 class Decoded(NamedTuple):
-    """A body that calls share, ready to be timed."""
+    """A body shared by calls, ready to be timed."""
 
     stretches: list[Stretch]
     rows: list[NDArray[np.int64]]
-    """For each pipe, the numbers of its micro-ops."""
+    """The indices of the micro-ops of each pipe."""
     copies: list[int]
-    """How many of them copy from or to global memory."""
+    """Number of copies from or to global memory per pipe."""
     cross_sets: list[int]
-    """The numbers of the flags between cores that are set."""
+    """The numbers of the flags between cores that it sets."""
 
 
 class Run(NamedTuple):
-    """A body without calls, where a body that calls it runs it."""
+    """An execution of a body without calls within a body that calls it."""
 
     decoded: Decoded
     shifts: dict[str, int]
     """Name of global memory -> bytes added to every offset into it."""
     first: int
-    """The number of its first micro-op."""
+    """Index of its first micro-op."""
 
 
 class Part(NamedTuple):
-    """A stretch as a program runs it."""
+    """A stretch in a program, with its shifts."""
 
     stretch: Stretch
     shifts: dict[str, int]
@@ -106,17 +106,17 @@ class Part(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What a copy asks of the memory."""
+    """The memory request of a copy."""
 
     nbytes: int
-    """Bytes as moved."""
+    """Bytes moved, padding included."""
     rows: int
-    """Pieces of rows that are turned."""
+    """Row pieces that are converted to Nz."""
     hold_cycles: int
-    """Cycles of the chip's clock that hold the pipe at least."""
+    """Least cycles of the chip's clock for which the pipe is occupied."""
     lines: Lines
     unkept: NDArray[np.int64] | None
-    """How many bursts end in each of the lines that the L2 does not keep."""
+    """Number of bursts that end in each line that the L2 does not retain."""
 
 
 @dataclass(slots=True)
@@ -129,20 +129,20 @@ class CopyStep:
     gm_port: int
     l2_port: int
     piece_bytes: int
-    """Bytes of its requests to global memory: of a line, or of a shorter burst."""
+    """Size of its requests to global memory: a line, or a shorter burst."""
     is_aliased: bool
-    """Whether its bursts lie in few parts of the L2."""
+    """Whether its bursts map to few parts of the L2."""
     startup: int
     """Cycles from the start of the copy to its first byte."""
     by_phase: dict[int, Asked]
-    """Place within a line -> what is asked for, with lines from that one on."""
+    """Offset within a line -> the request, with lines counted from that one on."""
 
 
 class Decoder:
-    """Decodes what one *kind* of core runs; each body once, whatever programs share it."""
+    """Decodes programs for one *kind* of core; each body once, whatever programs share it."""
 
     def __init__(self, kind: str, spec: DeviceSpec, micro_ops: MicroOps | None = None) -> None:
-        """*micro_ops* are those of what it decodes by number, where they are known."""
+        """*micro_ops* are the numbered micro-ops of what it decodes, if available."""
         self.kind, self.spec = kind, spec
         self._micro_ops = micro_ops or MicroOps()
         self._core = spec.cores[kind]
@@ -150,7 +150,7 @@ class Decoder:
         self._dispatch = self.cycles(spec.scalar.dispatch_cycles)
         self._dispatch_barrier = min(self._dispatch, self.cycles(spec.scalar.alu_cycles))
         self.cross_core = self.cycles(spec.sync.cross_core_cycles or 0)
-        """From a set flag until another core sees it."""
+        """From the set of a flag until another core sees it."""
         self._line_bytes = spec.l2.line_bytes
         self.flags: dict[tuple[object, ...], int] = {}
         """Flag -> its number: source, destination and event, or a flag between cores."""
@@ -160,26 +160,26 @@ class Decoder:
         self._bodies: dict[Body, Decoded] = {}
         self._runs: dict[Body, list[Run]] = {}
         self._steps: dict[int, tuple[int, int, Step]] = {}
-        """Number of a micro-op -> its pipe, the cycles until it is issued, and what is done."""
+        """Number of a micro-op -> its pipe, the cycles to issue it, and its step."""
         self.mte1_queue = spec.scalar.mte1_queue
         self._shapes: dict[object, int] = {}
         self._shape_of: dict[int, int] = {}
         """Address of a stretch -> its shape."""
 
     def cycles(self, core_cycles: int) -> int:
-        """Cycles of the chip's clock for cycles of this core's: the nearest number, and not 0."""
+        """Cycles of the chip's clock for cycles of this core's, rounded to nearest but not to 0."""
         # Rounding up would make each single cycle of a slightly slower core last two.
         twice = 2 * core_cycles * self.spec.clock_hz + self._core.clock_hz
         return max(twice // (2 * self._core.clock_hz), min(core_cycles, 1))
 
     def decoded(self, body: Body) -> Decoded:
-        """*body* decoded; raises TrapError if a micro-op of it traps whatever the values."""
+        """*body* decoded; raises TrapError if one of its micro-ops traps whatever the values."""
         if body not in self._bodies:
             self._bodies[body] = self._body(body)
         return self._bodies[body]
 
     def runs(self, body: Body) -> list[Run]:
-        """What *body* runs, in order; raises TrapError as `decoded`."""
+        """The bodies that *body* runs, in order; raises TrapError like `decoded`."""
         if body not in self._runs:
             self._runs[body] = self._called(body)
         return self._runs[body]
@@ -197,8 +197,8 @@ class Decoder:
         return found
 
     def shape(self, stretch: Stretch) -> int:
-        """A number that *stretch*, of a decoded body, shares with those that differ from it in
-        nothing but which bytes of global memory their copies move.
+        """A number for *stretch*, of a decoded body, shared by stretches that differ only in
+        the bytes of global memory that their copies move.
         """
         known = self._shape_of.get(id(stretch))
         if known is None:
@@ -242,7 +242,7 @@ class Decoder:
     def _issued(self, op: MicroOp) -> tuple[int, int, Step]:
         """The pipe of *op*, the cycles that the scalar unit takes to issue it, and its step."""
         pipe = PIPES.index(op.pipe)
-        # A barrier is one instruction, of which nothing has to be worked out before.
+        # A barrier is one instruction without operands to compute.
         issue = self._dispatch_barrier if isinstance(op, Barrier) else self._dispatch
         instructions = op.instructions if pipe == MTE1 else 0
         return pipe, 0 if pipe == SCALAR else issue, (*self._decoded(op), instructions)
@@ -259,7 +259,7 @@ class Decoder:
             return ORDERING_STEPS[type(op)](self, op, body)
         return WORK, 0, body, self.cycles(took.head), self.cycles(took.tail)
 
-    # ---- micro-ops that order others; *cycles* is what each takes ----
+    # ---- micro-ops that order others; *cycles* is the time of each ----
 
     def set_flag(self, op: SetFlag, cycles: int) -> Timed:
         return SET, 0, cycles, self._flag(op.src, op.dst, op.event), PIPES.index(op.dst)
@@ -303,7 +303,7 @@ class Decoder:
         piece_bytes = min(place.burst_bytes, self._line_bytes)
         apart = self.spec.l2.aliased_bytes
         is_aliased = place.bursts > 1 and bool(apart) and place.stride_bytes % apart == 0
-        # Copies of equal bursts ask for the same from the same place in a line on.
+        # Copies of equal bursts at the same offset in a line make the same request.
         alike = type(op), is_read, place.burst_bytes, place.bursts, place.stride_bytes
         by_phase = self._by_phase.setdefault(alike, {})
         self.copies.append(
@@ -314,7 +314,7 @@ class Decoder:
         return len(self.copies) - 1
 
     def asked(self, copy: CopyStep, address: int) -> Asked:
-        """What *copy* asks of the memory, from *address* on within its tensor."""
+        """The request of *copy*, from *address* on within its tensor."""
         line, phase = divmod(address, self._line_bytes)
         asked = copy.by_phase.get(phase)
         if asked is None:
@@ -346,18 +346,18 @@ ORDERING_STEPS: Table[Callable[[Decoder, Any, int], Timed]] = Table(
 
 
 class Code:
-    """A program made ready to be timed on one kind of core."""
+    """A program prepared for timing on one kind of core."""
 
     def __init__(self, program: Program, decoder: Decoder) -> None:
         self.program, self.decoder = program, decoder
         self.calls = Calls.of(program)
-        # Whatever stands in a table is run by a program of it.
+        # Every body of a table is run by some program of it.
         self.runs_of_bodies = [decoder.runs(body) for body in self.calls.bodies]
-        """What each body of the table runs."""
+        """The runs of each body of the table."""
 
     @cached_property
     def runs(self) -> list[list[Run]]:
-        """What the body of each call runs; calls of one body share the list."""
+        """The runs of each call's body; calls of one body share the list."""
         return [self.runs_of_bodies[number] for number in self.calls.body.tolist()]
 
     @cached_property
@@ -373,7 +373,7 @@ class Code:
 
     @cached_property
     def rows(self) -> list[NDArray[np.int64]]:
-        """For each pipe, the numbers of its micro-ops, calls written out."""
+        """The indices of the micro-ops of each pipe, with calls expanded."""
         rows = [[np.zeros(0, np.int64)] for _ in PIPES]
         first = 0
         for body, runs in zip(self.program.called, self.runs, strict=True):

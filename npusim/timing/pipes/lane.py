@@ -1,10 +1,10 @@
-"""Timing of the pipes of a core while it runs a program, or of several while they do the same.
+"""Timing of the pipes of a core while it runs a program, or of several cores in lockstep.
 
-Cores begin as one lane. It asks the memory for the bytes of each, and parts where these fare
-differently, or where the programs go on differently: a lane that parts off takes over all that has
-happened so far. Times are those of each core on its own, since the order of what happens in a cycle
-makes no difference: requests of a cycle are served together, all that decides when one ends is
-compared, and the links, which are shared fairly, get the load of every core.
+Cores start as one lane. It requests the bytes of each, and splits where their answers differ or
+their programs diverge: a lane that splits off inherits everything that has happened so far. Times
+are those of each core on its own, since the order of events within a cycle does not matter:
+requests of a cycle are served together, everything that decides when one ends is compared, and the
+links, which are shared fairly, carry the load of every core.
 
 A pipe is simulated ahead of the global clock as far as its flags allow; it stops at a wait for a
 flag that is not set yet, at a copy, and at a barrier of all pipes.
@@ -49,12 +49,12 @@ __all__ = ["Lane"]
 
 Numbers = NDArray[np.int64]
 READY, WORKLESS, COPYING, DRAINING, QUEUED = -1, -2, -3, -4, -5
-"""What a pipe waits for if not for a flag, whose numbers start at 0: nothing, the scalar unit to
-issue more, its copy, all other pipes, the queue of mte1 to have room for what precedes its copy."""
+"""What a pipe waits for, if not a flag, whose numbers start at 0: nothing, further micro-ops from
+the scalar unit, its copy, all other pipes, room in the queue of mte1 for what precedes its copy."""
 
 
 class Lane:
-    """The pipes of one core, or of several, as long as they have the same times."""
+    """The pipes of one core, or of several as long as they have the same times."""
 
     def __init__(
         self,
@@ -64,36 +64,36 @@ class Lane:
         members: list[Member],
         lanes: list[Lane],
     ) -> None:
-        """*lanes* are all of the launch: this one joins them, and those that part off later."""
+        """*lanes* are all of the launch: this one is added, and later those that split off."""
         self._env, self._memory, self._cross_core_flags = env, memory, cross_core_flags
         self.members, self._lanes = members, lanes
         code = members[0].code
         self._decoder, self._parts = code.decoder, code.parts
         self._opened: list[int] = []
-        """For each stretch that the scalar unit has entered, the cycle at which it did."""
+        """The cycle at which the scalar unit entered each stretch so far."""
         self._part = [0] * len(PIPES)
-        """For each pipe, the stretch it is in."""
+        """For each pipe, the index of its current stretch."""
         self._position = [0] * len(PIPES)
         """For each pipe, how many steps of that stretch are done."""
         self._passed = [0] * len(PIPES)
-        """For each pipe, how many instructions of mte1 the stretches before its own have."""
+        """For each pipe, the mte1 instructions in the stretches before its own."""
         self._left: list[int] = []
-        """When each instruction left the queue of mte1: a micro-op may take several."""
+        """When each instruction left the queue of mte1; a micro-op may take several."""
         self._free = [0] * len(PIPES)
-        """When each pipe can take its next micro-op."""
+        """When each pipe can start its next micro-op."""
         self._done = [0] * len(PIPES)
-        """When the last result of each pipe is there."""
+        """When the last result of each pipe is available."""
         self._waits_for = [WORKLESS] * len(PIPES)
         """The number of a flag, or one of the reasons above."""
         self._raised: list[deque[int]] = [deque() for _ in code.decoder.flags]
-        """For each flag, the cycles of the sets that no wait has taken yet, oldest first."""
+        """For each flag, the cycles of sets not consumed by a wait yet, oldest first."""
         self._waits_for[SCALAR] = READY
         self._runnable = [SCALAR]
         self._times: list[tuple[list[int], list[int], list[int]]] = [([], [], []) for _ in PIPES]
-        """For each pipe, when each micro-op started, left the pipe free and had its result."""
+        """For each pipe, the times of each micro-op: start, pipe free, result."""
         self._copied: list[list[int]] = [[] for _ in PIPES]
-        """For each pipe, FACTS numbers of each of its copies but the last of them, one after the
-        other."""
+        """For each pipe, FACTS values for each of its copies except the last of them,
+        concatenated."""
         self._copying: list[Copying | None] = [None for _ in PIPES]
         """For each pipe, the copy that it waits for."""
         self._l2_bytes = self._l2_hit_bytes = self._l2_written_bytes = 0
@@ -103,18 +103,18 @@ class Lane:
 
     @property
     def started(self) -> int:
-        """Micro-ops that have started, on one of each of its members."""
+        """Micro-ops that have started, per member."""
         return len(self.members) * sum(len(starts) for starts, _, _ in self._times)
 
     def run(self) -> None:
-        """Let all pipes run until each waits for an event of SimPy or has ended."""
+        """Run all pipes until each waits for an event of SimPy or has finished."""
         while self._runnable:
             self._walk(self._runnable.pop())
 
     def finish(self) -> list[LaneTrace]:
-        """The times of each of its members, once SimPy has nothing left to do.
+        """The times of each of its members, after SimPy has no events left.
 
-        Raises DeadlockError if a pipe waits.
+        Raises DeadlockError if a pipe still waits.
         """
         rows = self.members[0].code.rows
         waiting = [
@@ -149,11 +149,11 @@ class Lane:
             partial(copy_times_of_lane, rows, copied, member.read),
         )
 
-    # ---- members that part ----
+    # ---- members that split ----
 
     def part(self, groups: Sequence[Sequence[int]]) -> None:
-        """Keep those members whose numbers in `members` are the first of *groups*, and make a lane
-        of each of the other groups.
+        """Keep the members with the indices in the first of *groups*, and create a lane for each
+        of the other groups.
         """
         first, *others = groups
         twins = [self._twin(members) for members in others]
@@ -166,7 +166,7 @@ class Lane:
             twin.go_on()
 
     def _twin(self, members: Sequence[int]) -> Lane:
-        """A lane of these of the members, to which the same has happened."""
+        """A lane of *members* with the same history."""
         twin = twin_of(self)
         twin.members = [self.members[index] for index in members]
         twin._parts = twin.members[0].code.parts
@@ -181,7 +181,7 @@ class Lane:
         return twin
 
     def go_on(self) -> None:
-        """Do again for this lane what the one it parted from had arranged for the time to come."""
+        """Schedule for this lane what the lane it split from had scheduled."""
         for copying in self._copying:
             if copying and copying.stage is Stage.ISSUED:
                 self._at(copying.asked, partial(copying.ask, self._memory))
@@ -199,7 +199,7 @@ class Lane:
             number = self._part[pipe]
             if number == len(self._opened) and not (pipe == SCALAR and self._open()):
                 self._waits_for[pipe] = WORKLESS
-                # It may have been the last pipe that a barrier of all pipes waits for.
+                # This may be the last pipe that a barrier of all pipes waits for.
                 if self._waits_for[SCALAR] == DRAINING:
                     self._wake(SCALAR)
                 return
@@ -213,13 +213,13 @@ class Lane:
                 return
             self._part[pipe] = number + 1
             self._passed[pipe] += stretch.queued
-            # The scalar unit is busy while it issues micro-ops, also without other work.
+            # The scalar unit is busy while it issues micro-ops, even without work of its own.
             if pipe == SCALAR:
                 handed_out = self._opened[number] + stretch.cycles
                 self._free[SCALAR] = max(self._free[SCALAR], handed_out)
 
     def _open(self) -> bool:
-        """Let the pipes into the next stretch, if there is one."""
+        """Let the pipes enter the next stretch, if there is one."""
         if len(self.members) > 1:
             self._part_by_stretch(len(self._opened))
         if len(self._opened) == len(self._parts):
@@ -231,7 +231,7 @@ class Lane:
         return True
 
     def _part_by_stretch(self, number: int) -> None:
-        """Part from those whose stretch of this *number* is another one."""
+        """Split off members whose stretch *number* differs."""
         alike: dict[Hashable, list[int]] = {}
         for index, member in enumerate(self.members):
             parts = member.code.parts
@@ -239,7 +239,7 @@ class Lane:
             shape = None if is_over else self._decoder.shape(parts[number].stretch)
             alike.setdefault(shape, []).append(index)
         if len(alike) > 1:
-            # The others open their own once they go on.
+            # The others open their own stretch when they continue.
             self._runnable.append(SCALAR)
             self.part(list(alike.values()))
             self._runnable.pop()
@@ -249,19 +249,19 @@ class Lane:
         self._runnable.append(pipe)
 
     def _work(self, pipe: int, steps: list[Step], opened: int) -> bool:
-        """Time what is left of *steps*; returns whether *pipe* did all of them.
+        """Time the rest of *steps*; return whether *pipe* has done all of them.
 
-        Results of a pipe are there in order, and a flag rises when all results before it are.
+        Results of a pipe appear in order, and a flag is set when all earlier results are available.
         """
         free, done = self._free[pipe], self._done[pipe]
         starts, frees, ends = self._times[pipe]
         raised = self._raised
-        # A step is issued *after* so many cycles of its stretch, and takes its pipe *cycles*.
-        # what              x                               y
-        # WORK              head, paid if the pipe drained  tail, until the result is there
+        # A step is issued *after* that many cycles of its stretch, and takes its pipe *cycles*.
+        # kind              x                               y
+        # WORK              head, paid if the pipe drained  tail, until the result is available
         # SET               number of the flag              pipe that may wait for it
         # WAIT, CROSS_SET   number of the flag              -
-        # COPY              number of the copy              -
+        # COPY              index of the copy               -
         # DRAIN, DRAIN_ALL  -                               -, waits for its own pipe, for all pipes
         for position in range(self._position[pipe], len(steps)):
             what, after, cycles, x, y, in_queue = steps[position]
@@ -310,7 +310,7 @@ class Lane:
         return False
 
     def _leave_queue(self, steps: Sequence[Step]) -> None:
-        """*steps* of mte1 have begun, the last ones: copies may wait for that."""
+        """Record that *steps* of mte1, the latest ones, have started: copies may wait for that."""
         starts = self._times[MTE1][0]
         for step, start in zip(steps, starts[len(starts) - len(steps) :], strict=True):
             self._left += [start] * step[5]
@@ -328,25 +328,25 @@ class Lane:
         self._start_copy(pipe, max(start, room))
 
     def _room(self, pipe: int, copy: int, in_queue: int) -> int | None:
-        """When the queue of mte1 has room for what precedes a copy: *in_queue* instructions of its
-        stretch; None if that is not known yet.
+        """When the queue of mte1 has room for what precedes a copy, *in_queue* instructions of its
+        stretch; None if not known yet.
         """
         before = self._passed[pipe] + in_queue - self._decoder.mte1_queue
         if before < 0 or not self._decoder.mte1_queue:
             return 0
-        # Cores of a launch agree about what is early.
+        # All cores of a launch agree on which names are early.
         bindings = self.members[0].blocks[0].bindings
         if bindings[self._decoder.copies[copy].place.name].is_early:
             return 0
         return self._left[before] if before < len(self._left) else None
 
     def _is_drained(self) -> bool:
-        """Whether all other pipes have done all that was issued to them."""
+        """Whether all other pipes have finished everything issued to them."""
         return all(
             reason == WORKLESS for pipe, reason in enumerate(self._waits_for) if pipe != SCALAR
         )
 
-    # ---- what goes through SimPy: flags for other cores, and copies ----
+    # ---- events of SimPy: flags for other cores, and copies ----
 
     def _send(self, number: int, risen: int) -> None:
         mode, event = self._decoder.cross_flags[number]
@@ -355,7 +355,7 @@ class Lane:
         self._at(seen, lambda: self._cross_core_flags.arrive(block, mode, event))
 
     def _raise(self, mode: CrossMode, event: int) -> None:
-        """A flag between cores has risen for this one."""
+        """Record that a flag between cores was set for this one."""
         flag = self._decoder.flags.get((mode, event))
         if flag is None:
             return
@@ -374,7 +374,7 @@ class Lane:
         self._at(asked, partial(copying.ask, self._memory))
 
     def _wanted(self, pipe: int, number: int, position: int) -> list[Wanted]:
-        """What the copy at *position* of the stretch of this *number* asks for, for each member."""
+        """The request of each member for the copy at *position* of stretch *number*."""
         known: dict[Hashable, Wanted] = {}
         found = []
         for member in self.members:
@@ -384,7 +384,7 @@ class Lane:
             name = copy.place.name
             binding, different = member.blocks[0].bindings[name], member.different[name]
             address = binding.base_bytes + shifts.get(name, 0) + copy.place.offset_bytes
-            # Equivalent cores that all have their own lines share theirs with nobody.
+            # Equivalent cores that access different lines share them with no other core.
             alone = member.number if different > 1 else None
             key = which, binding.tensor, binding.is_cached, address, alone
             wanted = known.get(key)
@@ -397,7 +397,7 @@ class Lane:
     def _want(
         self, copy: CopyStep, binding: Binding, address: int, cores: int, different: int
     ) -> Wanted:
-        """What *copy* asks for, from *address* on within its tensor."""
+        """The request of *copy*, from *address* on within its tensor."""
         asked = self._decoder.asked(copy, address)
         request = Request(
             copy.is_read,
@@ -417,18 +417,18 @@ class Lane:
         return Wanted(request, asked.hold_cycles)
 
     def moved(self, copying: Copying, moved: Moved) -> None:
-        """The last byte of *copying* has moved."""
+        """Record that the last byte of *copying* has moved."""
         pipe = copying.pipe
         self._copying[pipe] = None
         self._l2_bytes += moved.l2_bytes
         self._l2_hit_bytes += moved.l2_hit_bytes
         self._l2_written_bytes += moved.l2_written_bytes
-        # The pipe is free when the bytes have moved, or its own overhead is over; the latency of
-        # the memory delays only the result, so copies behind each other hide it.
+        # The pipe is free when the bytes have moved and its own overhead is over; the latency of
+        # the memory delays only the result, so consecutive copies hide it.
         now = int(self._env.now)
         free = max(copying.start + copying.hold_cycles, now)
         end = max(free, now + moved.latency)
-        # Its number on the pipe, then as in `CopyTimes`.
+        # Its index on the pipe, then the fields of `CopyTimes`.
         self._copied[pipe] += (len(self._times[pipe][0]), copying.asked, now)
         self._copied[pipe] += (moved.gm_narrow, moved.l2_read_narrow, moved.l2_write_narrow)
         self._copied[pipe].append(moved.turning)

@@ -1,4 +1,4 @@
-"""npu_fusion_attention backward, and forward of what its kernel does not take here.
+"""npu_fusion_attention of what its kernels do not take here, forward and backward.
 
 That is pse, dropout, float32 and the rest. Products, softmax and masks are operations of their own,
 in float32, with the factors of the second product rounded to the type of the query as the kernel
@@ -75,13 +75,13 @@ def npu_fusion_attention_grad_v2(*args: Any, **kwargs: Any) -> Gradients:
 
 def npu_fusion_attention_grad_v3(*args: Any, **kwargs: Any) -> Gradients:
     """npu_fusion_attention_grad whose lengths, seed and offset are tensors of the host."""
-    given = _given("npu_fusion_attention_grad_v3", args, kwargs)
+    given = _named("npu_fusion_attention_grad_v3", args, kwargs)
     for name in ("actual_seq_qlen", "actual_seq_kvlen"):
         if isinstance(given[name], torch.Tensor):
             given[name] = [int(x) for x in given[name].tolist()]
     given |= {name: int(given[name] or 0) for name in ("seed", "offset")}
-    query, key, value, pse, sink, *_ = _backward(given)
-    return query, key, value, pse, sink
+    found: Gradients = torch.ops.npu.npu_fusion_attention_grad(**given)
+    return found
 
 
 class _Heads(NamedTuple):
@@ -133,11 +133,12 @@ def _check(query: torch.Tensor, given: dict[str, Any]) -> None:
     fits = bias is None or (bias.dim() == 4 and bias.dtype == query.dtype)
     if not fits or kind not in (0, ADD_THEN_MUL) or given["sparse_mode"] > LAST_MODE:
         raise ValueError("npu_fusion_attention: its parts must know pse and the mode, but do not")
-    sink = given["sink"]
+    _check_sink("npu_fusion_attention", given["sink"])
+
+
+def _check_sink(function: str, sink: torch.Tensor | None) -> None:
     if sink is not None and sink.is_complex():
-        raise ValueError(
-            "npu_fusion_attention: sink must be real, but is complex; pass its real part"
-        )
+        raise ValueError(f"{function}: sink must be real, but is complex; pass its real part")
 
 
 def _bound(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -298,11 +299,16 @@ def _hidden(tokens: int, keys: int, number: int, given: dict[str, Any]) -> torch
 # ---- backward ----
 
 
-def _given(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of *function* that finds gradients, by the names of npu_fusion_attention."""
+def _named(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """All arguments of *function*, by name."""
     schema = getattr(torch.ops.npu, function).default._schema.arguments
     given = {each.name: each.default_value for each in schema}
-    given |= dict(zip(given, args, strict=False)) | kwargs
+    return given | dict(zip(given, args, strict=False)) | kwargs
+
+
+def _given(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of *function* that finds gradients, by the names of npu_fusion_attention."""
+    given = _named(function, args, kwargs)
     given["scale"] = given.pop("scale_value")
     rest = {"query_rope": None, "key_rope": None, "pse_type": ADD_THEN_MUL}
     renamed = {"pre_tokens": "pre_tockens", "next_tokens": "next_tockens"}
@@ -311,6 +317,7 @@ def _given(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict
 
 def _backward(given: dict[str, Any]) -> list[torch.Tensor]:
     """Gradients of query, key, value, pse, sink, query_rope and key_rope."""
+    _check_sink("npu_fusion_attention_grad", given["sink"])
     layout, heads = given["input_layout"].upper(), given["head_num"]
     query, *_ = tensors = given["query"], given["key"], given["value"]
     parts = _requests(layout, tensors, heads, given)

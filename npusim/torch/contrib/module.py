@@ -19,7 +19,14 @@ from npusim.data.errors import Code, OpError, callers_level
 from npusim.torch.errors import as_on_card
 from npusim.torch.refusals import others_of
 
-__all__ = ["LinearA8W8Quant", "LinearQuant", "LinearWeightQuant", "QuantConv2d"]
+__all__ = [
+    "DropoutWithByteMask",
+    "LinearA8W8Quant",
+    "LinearQuant",
+    "LinearWeightQuant",
+    "NpuDropPath",
+    "QuantConv2d",
+]
 
 
 def _parameter(*shape: int, **options: object) -> torch.nn.Parameter:
@@ -282,3 +289,31 @@ class QuantConv2d(torch.nn.Module):
 
 
 __getattr__ = others_of("torch_npu.contrib.module")
+
+
+class DropoutWithByteMask(torch.nn.Module):
+    """Dropout, whose mask a card has as bytes."""
+
+    def __init__(self, p: float = 0.5, inplace: bool = False, max_seed: int = 2**10 - 1) -> None:
+        super().__init__()
+        self.p, self.inplace, self.max_seed = p, inplace, max_seed
+
+    def forward(self, input1: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = torch.ops.npu.dropout_with_byte_mask(input1, self.p, self.training)
+        return found
+
+
+class NpuDropPath(torch.nn.Module):
+    """Leaves out whole rows of the first axis with the share *drop_prob* in training, and makes the
+    others larger by as much."""
+
+    def __init__(self, drop_prob: float | None = None) -> None:
+        super().__init__()
+        self.drop_prob = drop_prob
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.drop_prob or not self.training:
+            return x
+        share = 1 - self.drop_prob
+        drawn = torch.rand((x.shape[0], *(1,) * (x.dim() - 1)), dtype=x.dtype, device=x.device)
+        return x / share * (drawn + share).floor()

@@ -20,7 +20,7 @@ from torch.distributed import distributed_c10d
 from torch.distributed.rendezvous import _rendezvous_handlers as handlers
 from torch.testing._internal.distributed.multi_threaded_pg import ThreadLocalWorld
 
-from npusim.torch import card, graphs, numbering, streams
+from npusim.torch import card, generator, graphs, numbering, streams
 from npusim.torch.clock import Clock, clock
 from npusim.torch.distributed.transport import Arrival, Call
 
@@ -36,6 +36,7 @@ class State(NamedTuple):
     clock: dict[str, Any]
     streams: list[streams.Stream]
     random: torch.Tensor
+    draws: dict[str, Any]
     number: int
     card: list[Any]
     captures: list[Any]
@@ -45,7 +46,13 @@ class State(NamedTuple):
         """That of the rank at work."""
         random = torch.get_rng_state()
         return cls(
-            *({**vars(clock)}, [*streams._current], random, numbering.current()),
+            *(
+                {**vars(clock)},
+                [*streams._current],
+                random,
+                _drawn(),
+                numbering.current(),
+            ),
             *([*card._inserted], [*graphs._capturing]),
         )
 
@@ -54,10 +61,17 @@ class State(NamedTuple):
         vars(clock).update(self.clock)
         streams._current[:] = self.streams
         torch.set_rng_state(self.random)
+        generator.default_generators[0].__dict__.update(self.draws)
         numbering.choose(self.number)
         card._inserted[:] = self.card
         graphs._capturing[:] = self.captures
+        generator._captures[:] = [capture.draws for capture in self.captures]
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank % server_cards)}
+
+
+def _drawn() -> dict[str, Any]:
+    """What numbers of the card come of."""
+    return {**vars(generator.default_generators[0])}
 
 
 class Waiting(NamedTuple):
@@ -254,7 +268,7 @@ def _fresh(state: State) -> State:
     (chip, key, values, caches, room_bytes) = state.card[0]
     fresh = type(caches)(chip) if caches is not None else None
     own = [(chip, key, values, fresh, room_bytes)]
-    return State({**vars(Clock())}, [*state.streams], state.random, 0, own, [])
+    return State({**vars(Clock())}, [*state.streams], state.random, state.draws, 0, own, [])
 
 
 @contextmanager

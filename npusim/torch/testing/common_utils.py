@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import unittest
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
+from typing import Any
 
 import numpy as np
 import torch
 
-from npusim.torch import card
+from npusim.torch import card, npu
 
-__all__ = ["SupportedDevices", "create_common_tensor", "create_dtype_tensor", "get_npu_device"]
+__all__ = [
+    "SkipIfNotGteCANNVersion",
+    "SupportedDevices",
+    "check_operators_in_prof",
+    "create_common_tensor",
+    "create_dtype_tensor",
+    "freeze_rng_state",
+    "get_npu_device",
+    "set_npu_device",
+    "test_2args_broadcast",
+]
 
 ANY = -1
 """Whatever format a tensor has."""
+BROADCAST = (((2, 3, 4, 5), (1, 1, 1)), ((2, 3, 4, 5), (4, 5)))
+"""Shapes of two operands, of which the second is broadcast."""
 
 
 def get_npu_device() -> str:
@@ -22,17 +36,33 @@ def get_npu_device() -> str:
     return "npu:0"
 
 
+def set_npu_device() -> str:
+    """Choose the card that tests run on, and return its name."""
+    npu.set_device(get_npu_device())
+    return get_npu_device()
+
+
+@contextmanager
+def freeze_rng_state() -> Iterator[None]:
+    """Afterwards random numbers go on from where they were."""
+    state = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
+
+
 def create_common_tensor(
-    item: tuple[np.typing.DTypeLike, int, Sequence[int]],
+    item: Sequence[Any],
     minValue: float,  # noqa: N803
     maxValue: float,  # noqa: N803
     device: torch.device | str | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The same random numbers on the CPU and on the card.
 
-    *item*: numpy dtype, format and shape.
+    *item*: numpy dtype, format, shape, and what a test adds for itself.
     """
-    dtype, npu_format, shape = item
+    dtype, npu_format, shape, *_ = item
     numbers = np.random.uniform(minValue, maxValue, size=shape).astype(dtype)
     on_cpu = torch.from_numpy(numbers)
     return on_cpu, _placed(on_cpu, npu_format, device)
@@ -55,6 +85,30 @@ def create_dtype_tensor(
     if no_zero:
         on_cpu = torch.where(on_cpu == 0, torch.ones_like(on_cpu), on_cpu)
     return on_cpu, _placed(on_cpu, npu_format, device)
+
+
+def test_2args_broadcast(
+    function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> list[list[Any]]:
+    """What *function* of two operands gives on the CPU and on the card, as arrays, by pairs."""
+    found = []
+    for shapes in BROADCAST:
+        pairs = [create_common_tensor((np.float32, ANY, shape), 0, 1) for shape in shapes]
+        results = [function(x, y).cpu().numpy() for x, y in zip(*pairs, strict=True)]
+        found.append(results)
+    return found
+
+
+test_2args_broadcast.__test__ = False  # type: ignore[attr-defined]
+"""It is no test itself, whatever pytest thinks of its name."""
+
+
+def check_operators_in_prof(
+    expected_operators: Sequence[str], prof: Any, unexpected_operators: Sequence[str] = ()
+) -> bool:
+    """Whether *prof* of torch has all operators that are expected and none that is not."""
+    found = {each.key.replace("cached_", "") for each in prof.key_averages()}
+    return found.issuperset(expected_operators) and found.isdisjoint(unexpected_operators or ())
 
 
 def _placed(on_cpu: torch.Tensor, npu_format: int, device: object) -> torch.Tensor:
@@ -80,3 +134,20 @@ class SupportedDevices:
             return test(*args, **kwargs)
 
         return only_there
+
+
+class SkipIfNotGteCANNVersion:
+    """Skips a test unless CANN is of that version or newer."""
+
+    def __init__(self, base_version: str, module: str = "CANN") -> None:
+        self.version, self.module = base_version, module
+
+    def __call__(self, test: Callable[..., object]) -> Callable[..., object]:
+        @wraps(test)
+        def only_later(*args: object, **kwargs: object) -> object:
+            if not npu._is_gte_cann_version(self.version, self.module):
+                own = npu.get_cann_version(self.module)
+                raise unittest.SkipTest(f"needs {self.module} {self.version}, not {own}")
+            return test(*args, **kwargs)
+
+        return only_later

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partialmethod
+from inspect import signature
 from itertools import product
 from typing import Any
+
+from npusim.torch.testing.common_utils import get_npu_device
 
 __all__ = ["Dtypes", "Formats", "instantiate_tests"]
 
@@ -37,7 +40,10 @@ class Formats(_Choices):
 
 
 def instantiate_tests(cls: object) -> object:
-    """Replace each test of *cls* that has choices by one for each combination."""
+    """Replace each test of *cls* that has choices by one for each combination.
+
+    One that takes a `device` is given the card.
+    """
     for name, test in list(vars(cls).items()):
         choices = getattr(test, "choices", None)
         if not name.startswith("test") or choices is None:
@@ -46,5 +52,7 @@ def instantiate_tests(cls: object) -> object:
         for values in product(*choices.values()):
             words = "_".join(str(value).removeprefix("torch.") for value in values)
             chosen = dict(zip(choices, values, strict=True))
+            if "device" in signature(test).parameters:
+                chosen["device"] = get_npu_device()
             setattr(cls, f"{name}_{words}", partialmethod(test, **chosen))
     return cls

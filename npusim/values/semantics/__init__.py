@@ -1,10 +1,10 @@
-"""What each micro-op computes, bit for bit: the living definition.
+"""What each micro-op computes, bit for bit: the reference definition.
 
-One function a micro-op, each on the :class:`State` of one core. Nothing here depends on time. Every
-arithmetic step is one IEEE operation in the element type: fp32 directly; fp16 and bf16 in fp32 and
-then rounded, which gives the same bits (an fp32 significand has more than twice their bits and
-two). Source of the rules: asc-devkit, the API pages of each instruction. What the cube computes
-stands in ``data/product``, what the fixpipe does to it in ``quantise``.
+One function per micro-op, applied to the :class:`State` of one core. Nothing here depends on time.
+Every arithmetic step is one IEEE operation in the element type: fp32 directly; fp16 and bf16 in
+fp32 and then rounded, which gives the same bits (the significand of fp32 has at least two bits more
+than twice theirs). Source of the rules: asc-devkit, the API pages of each instruction. What the
+cube computes is in ``data/product``, and the conversion by the fixpipe in ``quantise``.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ _RUNS: dict[type, Callable[[Any, State], None]] = {
 
 
 def _nothing(_: MicroOp, __: State) -> None:
-    """Order between pipes moves no values."""
+    """Micro-ops that only order pipes compute nothing."""
 
 
 EXECUTE: Table[Callable[[Any, State], None]] = Table(

@@ -41,9 +41,9 @@ def bursts(data: Bytes, first: int, burst: int, count: int, step: int) -> Bytes:
 
 
 def window(place: Global, state: State, slack_bytes: int = 0) -> Bytes:
-    """`(bursts, burst_bytes)` of global memory; a copy, with zeros, where it runs over the end.
+    """`(bursts, burst_bytes)` of global memory; past the end of a tensor, a copy with zeros.
 
-    Products that wait to be written there are written first.
+    Deferred products that write there are computed first.
     """
     memory = state.memories[place.name]
     if memory.is_late and state.late is not None:
@@ -52,9 +52,9 @@ def window(place: Global, state: State, slack_bytes: int = 0) -> Bytes:
 
 
 def windows(place: Global, state: State, slack_bytes: int = 0) -> Bytes | list[Bytes]:
-    """:func:`window` of each lane: one view where they lie equally far apart, else a list.
+    """The :func:`window` of each lane: one view if they are equally spaced, else a list.
 
-    Of a block alone it is the window. Calls that are computed together are an axis behind the
+    For a single block it is the window. Calls that are computed together are an axis after the
     lanes.
     """
     memory = state.memories[place.name]
@@ -75,16 +75,16 @@ def windows(place: Global, state: State, slack_bytes: int = 0) -> Bytes | list[B
 
 
 Axes = tuple[tuple[int, int], ...]
-"""How many windows lie behind each other, and bytes from one to the next."""
+"""Number of windows along each axis, and bytes from one to the next."""
 
 
 def _end(place: Global, base_bytes: int, axes: Axes) -> int:
-    """One past the last byte of windows of *place*."""
+    """End byte of the windows of *place*."""
     return base_bytes + place.end_bytes + sum((count - 1) * step for count, step in axes)
 
 
 def _spread(place: Global, data: Bytes, base_bytes: int, axes: Axes, slack_bytes: int) -> Bytes:
-    """The windows of *place* along *axes*, the first of which begins at *base_bytes*."""
+    """The windows of *place* along *axes*; the name begins at *base_bytes* for the first."""
     if not axes:
         return window_of(data, place, base_bytes, slack_bytes)
     first = base_bytes + place.offset_bytes
@@ -100,7 +100,7 @@ def _spread(place: Global, data: Bytes, base_bytes: int, axes: Axes, slack_bytes
 
 
 def window_of(data: Bytes, place: Global, base_bytes: int, slack_bytes: int = 0) -> Bytes:
-    """The window of *data*, where *base_bytes* is the beginning of the name; of what is there now.
+    """The window of *data* at present, with the name at *base_bytes*.
 
     Raises OutOfBufferError more than *slack_bytes* beyond the end.
     """
@@ -117,14 +117,14 @@ def window_of(data: Bytes, place: Global, base_bytes: int, slack_bytes: int = 0)
 
 
 def combine(op: Store | Fixpipe, values: Array, dtype: DType, state: State) -> None:
-    """Combine *values* `(bursts, elements)`, in *dtype*, with those where *op* goes.
+    """Combine *values* `(bursts, elements)`, in *dtype*, with the destination of *op*.
 
-    Sums have one rounding each. Of two zeros the positive one is larger, and NaN is found before
-    any number (asc-devkit, 原子操作类接口边界值汇总.md).
+    Sums round once. The positive zero is the larger one, and NaN wins over any number (asc-devkit,
+    原子操作类接口边界值汇总.md).
     """
     assert isinstance(op.dst, Global)
     there = window(op.dst, state)
-    # A copy: the bytes of a tensor need not lie where elements of the type may.
+    # A copy, since the bytes of a tensor need not be aligned for the type.
     before = there.copy().view(dtype.numpy)
     if op.atomic_op != "add":
         after = _extreme(op.atomic_op, before, values)
@@ -137,7 +137,7 @@ def combine(op: Store | Fixpipe, values: Array, dtype: DType, state: State) -> N
 
 
 def _extreme(op: AtomicOp, a: Array, b: Array) -> Array:
-    """The larger or smaller of each pair, whose bits are left as they are."""
+    """The smaller or larger of each pair, with its bits unchanged."""
     is_a = a > b if op == "max" else a < b
     if a.dtype.kind not in "iu":
         sign_of_zero = np.signbit(b) if op == "max" else np.signbit(a)
@@ -164,7 +164,7 @@ def load(op: Load, state: State) -> None:
 
 
 def _pad(rows: Bytes, op: Load, padding: Padding) -> None:
-    """Fill *rows* around their bursts as *padding* says."""
+    """Write the padding of *rows* around their bursts as *padding* says."""
     dtype, end = op.dst.dtype.numpy, op.left_bytes + op.src.burst_bytes
     around = (rows[..., : op.left_bytes], rows[..., end:])
     for part in around:
@@ -179,11 +179,11 @@ def _pad(rows: Bytes, op: Load, padding: Padding) -> None:
 
 
 WORTH_A_VIEW_BYTES = 1 << 12
-"""Fewer bytes are copied in no more time than it takes to hold a view of them."""
+"""Copying fewer bytes is as fast as creating a view of them."""
 
 
 def _is_viewed(op: Load, state: State) -> bool:
-    """Leave what *op* loads where it is, if nobody writes there and elements may lie there."""
+    """Leave loaded data in place, if it is never written and is aligned for its elements."""
     if not state.memories[op.src.name].is_constant:
         return False
     there = windows(op.src, state, SLACK_BYTES)

@@ -1,4 +1,4 @@
-"""What fills L0A and L0B fractal by fractal, or with the columns of an image."""
+"""Micro-ops that fill L0A and L0B by fractals, or with im2col columns of an image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers of fp16 by their bits: numpy takes them one by one, whole numbers many at once."""
+"""Comparison of fp16 by bit pattern: numpy vectorises integers, but not float16."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from npusim.data.dtypes import FLOAT32, Array, cast
 __all__ = ["FEW", "extreme", "extremes", "order", "single"]
 
 FEW = 1 << 10
-"""So few numbers numpy converts in the time that it takes to look for a better way."""
+"""numpy converts this many values before a faster way pays."""
 
 _MAGNITUDE_OF_16_BITS = np.int16(0x7FFF)
 _NEGATIVE_ZERO = -(2**15)
 _INFINITY, _NEGATIVE_INFINITY = 0x7C00, 0xFC00
-"""Patterns of fp16: those of the same sign that are greater are NaN."""
+"""Patterns of fp16; larger ones of the same sign are NaN."""
 
 
 def single(values: Array) -> Array:
@@ -25,16 +25,16 @@ def single(values: Array) -> Array:
 
 
 def order(a: Array, b: Array) -> tuple[Array, Array] | None:
-    """Whole numbers of which each pair is in the order of fp16 *a* and *b*.
+    """Integers that compare pairwise like fp16 *a* and *b*.
 
-    None where one is NaN.
+    None if any is NaN.
     """
     if not (_is_ordered(a) and _is_ordered(b)):
         return None
     x, y = a.view(np.int16), b.view(np.int16)
     if _has_negative_zero(a) or _has_negative_zero(b):
         x, y = (np.where(each == _NEGATIVE_ZERO, np.int16(0), each) for each in (x, y))
-    # As whole numbers those below zero are the other way around, unless all their bits change.
+    # As integers, negative values compare in reverse, unless all their bits are flipped.
     both_negative = x & y
     both_negative >>= 15
     return x ^ both_negative, np.bitwise_xor(y, both_negative, out=both_negative)
@@ -47,12 +47,12 @@ def _is_ordered(values: Array) -> bool:
 
 
 def _turned(values: Array) -> Array | None:
-    """Whole numbers in the order of fp16 *values*, -0 less than 0; None where one is NaN."""
+    """Integers in the order of fp16 *values*, with -0 below 0; None if any is NaN."""
     return _other_way(values.view(np.int16)) if _is_ordered(values) else None
 
 
 def _other_way(patterns: Array) -> Array:
-    """Negative numbers from sign and magnitude to the order of their values, or back."""
+    """Convert negative numbers between sign-magnitude and the order of their values."""
     found = patterns >> 15
     found &= _MAGNITUDE_OF_16_BITS
     found ^= patterns
@@ -62,14 +62,14 @@ def _other_way(patterns: Array) -> Array:
 def extreme(op: str, values: Array) -> Array | None:
     """The smallest or largest along the last axis of fp16 *values*, `(..., 1)`.
 
-    None where one is NaN or what is found is a zero.
+    None if any is NaN or the result is a zero.
     """
     patterns = values.view(np.int16)
     top = patterns.max(axis=-1, keepdims=True)
     bottom = values.view(np.uint16).max(axis=-1, keepdims=True)
     if top.max() > _INFINITY or bottom.max() > _NEGATIVE_INFINITY:
         return None
-    # Of the positive ones the largest has the greatest pattern, of the negative ones the smallest.
+    # The maximum has the greatest pattern if positive, and the smallest if negative.
     found = top if op == "max" else bottom.view(np.int16)
     if not (found > 0 if op == "max" else (found < 0) & (found != _NEGATIVE_ZERO)).all():
         keys = _other_way(patterns)
@@ -84,7 +84,7 @@ def _has_negative_zero(values: Array) -> bool:
 
 
 def extremes(op: str, a: Array, b: Array) -> Array | None:
-    """The smaller or larger of fp16 *a* and *b*; None where one is NaN or -0."""
+    """The smaller or larger of fp16 *a* and *b*; None if any is NaN or -0."""
     if _has_negative_zero(a) or _has_negative_zero(b):
         return None
     x, y = _turned(a), _turned(b)

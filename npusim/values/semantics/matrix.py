@@ -1,4 +1,4 @@
-"""Micro-ops around the cube: into L1 and L0, the product, and out again."""
+"""Micro-ops around the cube: loads into L1 and L0, the product, and the way out."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def load_nd2nz(op: LoadNd2Nz, state: State) -> None:
         matrix: Array = unpack_int4(rows)
     else:
         memory = state.memories[op.src.name]
-        # Where a row runs over the end, the window is a copy that is dropped.
+        # If a row runs past the end, the window is a temporary copy.
         is_constant = memory.is_constant and np.may_share_memory(rows, memory.data)
         matrix = (rows if is_constant else rows.copy()).view(op.dst.dtype.numpy)
         if is_constant:
@@ -69,7 +69,7 @@ def load_nd2nz(op: LoadNd2Nz, state: State) -> None:
 
 
 def _spread_rows(op: LoadNd2Nz, rows: Bytes, state: State) -> None:
-    """Write *rows* as Nz whose rows do not lie one behind the other."""
+    """Write *rows* as Nz with rows that are not adjacent."""
     blocks = ceil_div(op.src.burst_bytes, BLOCK_BYTES)
     whole = np.zeros((op.src.bursts, blocks * BLOCK_BYTES), np.uint8)
     whole[:, : op.src.burst_bytes] = rows
@@ -111,13 +111,13 @@ def load_table(op: LoadTable, state: State) -> None:
 
 
 def _operand(local: Local, shape: tuple[int, int], state: State) -> Factor:
-    """The matrix of *shape* that *local* begins with, in L0A or L0B."""
+    """The matrix of *shape* at the start of *local*, in L0A or L0B."""
     tile = state.buffers.tile(local.buffer, local.offset_bytes)
     if isinstance(tile, L0Tile) and tile.dtype is local.dtype:
         if tile.matrix.shape == shape:
             return Factor(tile.matrix, tile.address)
         rows, columns = tile.matrix.shape
-        # Fractals beyond the edge of the tile belong to other tiles: take those from the bytes.
+        # Fractals beyond the edge of the tile belong to other tiles: read those from the bytes.
         if shape[0] <= rows and shape[1] <= columns and _same_fractals(tile, shape):
             return Factor(tile.matrix[: shape[0], : shape[1]], tile.address)
     layout = ZZ if local.buffer == "l0a" else ZN
@@ -126,7 +126,7 @@ def _operand(local: Local, shape: tuple[int, int], state: State) -> Factor:
 
 
 def _same_fractals(tile: L0Tile, shape: tuple[int, int]) -> bool:
-    """Whether a matrix of *shape* has as many fractals in a row as *tile*."""
+    """Whether a row of a matrix of *shape* has as many fractals as one of *tile*."""
     width = c0(tile.dtype) if tile.buffer == "l0a" else 16
     return ceil_div(shape[1], width) == ceil_div(int(tile.matrix.shape[1]), width)
 
@@ -200,7 +200,7 @@ def fixpipe(op: Fixpipe, state: State) -> None:
 
 
 def _accumulator(op: Fixpipe, state: State) -> Accumulator | None:
-    """The sum that *op* takes all or a part of, if it is held as one."""
+    """The sum of which *op* takes all or a part, if it is stored as an Accumulator."""
     tile = state.buffers.tile("l0c", op.src.offset_bytes)
     if (
         isinstance(tile, Accumulator)
@@ -219,14 +219,14 @@ def _put(op: Fixpipe, there: Bytes, scale: Array | None, overflow: Overflow, val
 
 
 def _converted(op: Fixpipe, values: Array, scale: Array | None, overflow: Overflow) -> Array:
-    """*values* of L0C as the type in which they come out."""
+    """*values* of L0C in the output type."""
     if op.relu:
         values = np.where(values <= 0, values.dtype.type(0), values)
     return convert(values, op.mode, scale, op.dtype, overflow)
 
 
 def _as_bursts(op: Fixpipe, result: Array) -> Array:
-    """*result* `(m, n)` as the bursts that go to global memory."""
+    """*result* `(m, n)` as bursts for global memory."""
     if op.layout == "nd":
         return result
     blocks = result.reshape(op.m, -1, op.fractal_columns)
@@ -234,7 +234,7 @@ def _as_bursts(op: Fixpipe, result: Array) -> Array:
 
 
 def _waits(op: Fixpipe, tile: Accumulator, state: State) -> bool:
-    """Leave *op* for later if it may wait: see ``values/late``."""
+    """Defer *op* if possible, see ``values/late``; return whether it is."""
     if state.late is None or op.atomic or op.layout == "nz" or not isinstance(op.dst, Global):
         return False
     memory = state.memories[op.dst.name]
@@ -245,10 +245,10 @@ def _waits(op: Fixpipe, tile: Accumulator, state: State) -> bool:
     if factors is None:
         return False
     scale = _parameters(op.scale, op.n, state)
-    # What lies in the buffers now may be overwritten by then.
-    kept = None if scale is None else scale.copy()
+    # The contents of the buffers may be overwritten by then.
+    scale_copy = None if scale is None else scale.copy()
     there = window_of(memory.data, op.dst, memory.base_bytes)
-    state.late.add(place, *factors, partial(_put, op, there, kept, state.overflow))
+    state.late.add(place, *factors, partial(_put, op, there, scale_copy, state.overflow))
     return True
 
 
@@ -260,7 +260,7 @@ def copy_l0c(op: CopyL0c, state: State) -> None:
         scale = scale.reshape(-1, 1, 16)
     result = convert(values, op.mode, scale, op.dst.dtype, state.overflow)
     if op.dst.dtype is INT8:
-        # Two blocks of 16 columns make one of 32; the last one may lack its second half.
+        # Two blocks of 16 columns form one of 32; the last one may lack its second half.
         if result.shape[0] % 2:
             result = np.concatenate([result, np.zeros_like(result[:1])])
         pairs = result.reshape(-1, 2, op.rows, 16)

@@ -1,8 +1,8 @@
-"""What the fixpipe makes of the numbers of L0C on their way out.
+"""Conversion of the elements of L0C by the fixpipe.
 
-A quantisation parameter is 64 bits: bits 31 to 13 are the upper bits of an fp32 scale, bits 45 to
-37 a nine-bit offset, bit 46 says that the result is signed (asc-devkit, docs/zh,
-矩阵搬出关键特性说明/随路量化.md; the 13 lowest bits of the scale are not looked at).
+A quantisation parameter has 64 bits: bits 31 to 13 are the upper bits of an fp32 scale, bits 45 to
+37 a nine-bit offset, and bit 46 marks a signed result (asc-devkit, docs/zh,
+矩阵搬出关键特性说明/随路量化.md; the lowest 13 bits of the scale are ignored).
 
 * deqf16: the int32 becomes fp32, is multiplied by the scale, and becomes fp16: three roundings to
   nearest even.
@@ -24,7 +24,7 @@ SCALE_BITS = 0xFFFF_E000
 
 
 def fields(words: Array) -> tuple[Array, Array, Array]:
-    """What the fixpipe reads in uint64 *words*: float32 scales, offsets, whether int8 comes out."""
+    """The fields in uint64 *words*: float32 scales, offsets, and whether the output is int8."""
     factor = (words & SCALE_BITS).astype(np.uint32).view(np.float32)
     # Sign-extended: nine bits, moved to the top and back.
     offset = (words << 18).view(np.int64) >> 55

@@ -1,4 +1,4 @@
-"""The vector pipe: what moves and fills elements."""
+"""The vector pipe: micro-ops that move and fill elements."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def broadcast(op: Broadcast, state: State) -> None:
 
 
 SQUARE_ROWS = 16
-"""Rows, and columns, of what Transpose turns."""
+"""Rows and columns of a matrix of Transpose."""
 _BLOCK = np.dtype(f"V{BLOCK_BYTES}")
 _TILE_BLOCKS = 32
-"""Blocks that are filled before they are copied on: numpy is slow with runs of one block."""
+"""Blocks filled before they are copied in bulk: numpy is slow with runs of one block."""
 
 
 def copy(op: Copy, state: State) -> None:
@@ -86,12 +86,12 @@ def copy(op: Copy, state: State) -> None:
 
 
 def _moved(local: Local, to: Local) -> Local:
-    """*local*, beginning where *to* does."""
+    """*local* at the offset of *to*."""
     return replace(local, buffer=to.buffer, offset_bytes=to.offset_bytes)
 
 
 def copy_blocks(dst: Array, src: Array, shape: tuple[int, ...]) -> None:
-    """Copy *src* to *dst*, both seen as *shape*, `(..., elements of a block)`."""
+    """Copy *src* to *dst*, both reshaped to *shape*, `(..., elements of a block)`."""
     # Each block as one element.
     dst.reshape(shape).view(_BLOCK)[...] = src.reshape(shape).view(_BLOCK)
 
@@ -105,9 +105,9 @@ def gather(op: Gather, state: State) -> None:
 def _looked_up(
     op: Gather | GatherBlocks | Scatter, offsets: Local, table: Local, size: int, state: State
 ) -> Array:
-    """The numbers of the pieces of *size* bytes of *table* that *offsets* mean.
+    """The indices of the pieces of *size* bytes of *table* at *offsets*.
 
-    Raises OutOfBufferError where one means none.
+    Raises OutOfBufferError if an offset is not that of a piece.
     """
     found = state.read(offsets).astype(np.int64)
     bad = (found < 0) | (found > table.nbytes - size) | (found % size != 0)
@@ -153,7 +153,7 @@ def trans_data(op: TransDataTo5HD, state: State) -> None:
     each = rows.reshape(*rows.shape[:-1], -1, elements)
     turned = np.moveaxis(each, -1, -3).swapaxes(-1, -2)
     if elements < SQUARE_ROWS:
-        # Of 32 bits a column fills two blocks.
+        # For 32 bits a column fills two blocks.
         halves = turned.reshape(*turned.shape[:-1], SQUARE_ROWS // elements, elements)
         turned = np.moveaxis(halves, -2, -3)
         turned = turned.reshape(*state.lead, SQUARE_ROWS, *turned.shape[-2:])

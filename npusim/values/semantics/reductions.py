@@ -1,4 +1,4 @@
-"""The vector pipe: many elements become fewer."""
+"""The vector pipe: micro-ops that reduce many elements to fewer."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def reduce(op: Reduce, state: State) -> None:
 def _extreme(op: ReduceOp, order: ReduceOrder, repeats: Array, numbers: Numbers) -> Array:
     """`(..., repeats, elements)` -> `(..., elements of the results)`: see ReduceOrder.
 
-    *numbers* are those of the elements of a repeat.
+    *numbers* are the indices of the elements of a repeat.
     """
     if order == "value":
         return extreme_of(op, repeats)
-    # The first of equal ones; a NaN is found before any number.
+    # The first of equal ones; NaN wins over any number.
     first = (np.argmin if op == "min" else np.argmax)(repeats, axis=-1)
     bits = "u4" if order == "index" else f"u{repeats.itemsize}"
     index = numbers[first].astype(bits).view(repeats.dtype).reshape(*first.shape, -1)
@@ -71,7 +71,7 @@ def _sum(a: Array, b: Array, state: State) -> Array:
 
 
 def _tree(values: Array, state: State) -> Array:
-    """`(..., power of two)` -> `(...)`: neighbours first, then neighbours of these, and so on."""
+    """`(..., power of two)` -> `(...)`: add neighbours, then neighbouring sums, and so on."""
     while values.shape[-1] > 1:
         values = _sum(values[..., 0::2], values[..., 1::2], state)
     return values[..., 0]
@@ -80,8 +80,8 @@ def _tree(values: Array, state: State) -> Array:
 def _repeats(src: Local, state: State) -> Array:
     """`(..., repeats, elements)` of *src*.
 
-    Where the last one ends early its first element stands for those that it lacks, which changes
-    no extreme; a sum has zeros there.
+    A partial last repeat is filled with its first element, which changes no extreme; for a sum it
+    is filled with zeros.
     """
     values, each = state.read(src), min(src.repeat_elements, src.count)
     lacking = -src.count % each
@@ -92,7 +92,7 @@ def _repeats(src: Local, state: State) -> Array:
 
 
 def _zeroed(repeats: Array, src: Local) -> Array:
-    """*repeats* as whole ones, with 0 for each element that takes no part."""
+    """*repeats* as full ones, with 0 for each inactive element."""
     each, width = repeats.shape[-1], REPEAT_BYTES // repeats.itemsize
     lacking = -src.count % src.repeat_elements if src.repeats > 1 else 0
     if each == width and not lacking:
@@ -105,7 +105,7 @@ def _zeroed(repeats: Array, src: Local) -> Array:
 
 
 def _put(dst: Local, places: Numbers, found: Array, state: State) -> None:
-    """Write the elements of *found* where *places* are among those of *dst*, the last one last."""
+    """Write the elements of *found* to *places* of *dst*; on collisions the last one wins."""
     if dst.is_strided or places.size == dst.count:
         state.write(dst, found)
     else:
@@ -156,7 +156,7 @@ def block_reduce(op: BlockReduce, state: State) -> None:
     if src.mask is None:
         lacking = -src.count % op.group
         if lacking:
-            # The first element of the last block stands for those that it lacks, as in _repeats.
+            # The first element of the last block fills it up, as in _repeats.
             first = values[..., src.count + lacking - op.group, None]
             filler = np.zeros_like(first) if op.op == "sum" else first
             values = np.concatenate([values, np.repeat(filler, lacking, axis=-1)], axis=-1)
@@ -168,7 +168,7 @@ def block_reduce(op: BlockReduce, state: State) -> None:
 
 
 def _of_masked_blocks(op: BlockReduce, repeats: Array, state: State) -> Array:
-    """The results of all blocks of *repeats* `(..., repeats, lanes that take part)`."""
+    """The results of all blocks of *repeats* `(..., repeats, active lanes)`."""
     assert op.src.mask is not None
     if op.op == "sum":
         whole = _zeroed(repeats, op.src).reshape(*repeats.shape[:-1], -1, op.group)

@@ -1,7 +1,7 @@
-"""Rows of a vector core as lazy tiles, which know their extremes without being written.
+"""Rows of a vector core as lazy tiles, whose extremes are known without writing them.
 
-A kernel that looks for where a row is largest widens it, halves it again and again, compares it
-with what it has found, selects from what holds, and halves that again; what is left is one element.
+A kernel that searches for the maximum of a row widens it, halves it repeatedly, compares it with
+the result, selects the elements that are equal, and halves those again, down to one element.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ def extreme_of(op: str, values: Array) -> Array:
 
 
 class Row(Protocol):
-    """Elements that lie one behind the other."""
+    """Contiguous elements."""
 
     def write(self, raw: Bytes) -> None:
-        """Write it into *raw*, the bytes of its whole buffer."""
+        """Write the row into *raw*, the bytes of its whole buffer."""
 
     def extreme(self, op: str) -> Array | None:
-        """The smallest or largest, `(..., 1)`; None where that depends on the order.
+        """The minimum or maximum, `(..., 1)`; None if it depends on the order.
 
-        Two zeros differ in their signs, and two NaN in their bits.
+        Two zeros can differ in sign, and two NaN in their bits.
         """
 
 
 class WrittenRow:
-    """*values*, which are in the buffer already."""
+    """*values*, which the buffer already holds."""
 
     def __init__(self, values: Array) -> None:
         self.values = values
@@ -54,7 +54,7 @@ class WrittenRow:
 
 
 class WidenedTile(Elements):
-    """fp16 *halves* in memory that nobody writes, as the fp32 elements of *place*; lanes first."""
+    """fp16 *halves* in memory never written, as the fp32 elements of *place*; lanes first."""
 
     def __init__(self, place: Local, halves: Array) -> None:
         super().__init__(place)
@@ -70,7 +70,7 @@ class WidenedTile(Elements):
 
 
 class SelectedTile(Elements):
-    """*b* as the fp32 elements of *place*, but for those of *a* where *holds*; lanes first."""
+    """*a* where *holds*, else *b*, as the fp32 elements of *place*; lanes first."""
 
     def __init__(self, place: Local, holds: NDArray[np.bool_], a: Array, b: Array) -> None:
         super().__init__(place)
@@ -96,7 +96,7 @@ class SelectedTile(Elements):
 
 
 class HalvedTile(Elements):
-    """A row that is halved when somebody reads it, but for its extreme."""
+    """A halved row that is computed only when read; its extreme is known without that."""
 
     def __init__(self, halved: Halved, row: Row) -> None:
         super().__init__(halved.row)
@@ -109,7 +109,7 @@ class HalvedTile(Elements):
             (np.minimum if op.op == "min" else np.maximum)(a, b, out=a)
 
     def extreme_for(self, op: WholeReduce) -> Array | None:
-        """What *op* finds in what is left, `(..., 1)`; None where that depends on the order."""
+        """The result of *op* on the rest, `(..., 1)`; None if it depends on the order."""
         last = self._ops[-1]
         if (op.op, op.src, op.dst.count, op.mask) != (last.op, last.dst, 1, None):
             return None

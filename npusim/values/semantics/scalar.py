@@ -1,4 +1,4 @@
-"""The scalar pipe: one element at a time, or all rounds of a loop at once."""
+"""The scalar pipe: one element at a time, or all iterations of a loop at once."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _elements(first: Local, step_bytes: int, rounds: int, state: State) -> Array
 
 @cache
 def _bits(dtype: DType) -> np.dtype[Any]:
-    """What an element is seen as: a float as its bits."""
+    """The integer type with the bits of an element."""
     return np.dtype(f"u{dtype.numpy.itemsize}") if dtype.is_float else dtype.numpy
 
 
@@ -67,7 +67,7 @@ def scalar_load_global(op: ScalarLoadGlobal, state: State) -> None:
 
 def scalar_store(op: ScalarStore, state: State, rounds: int = 1) -> None:
     elements = _elements(op.dst, op.step_bytes, rounds, state)
-    # Without a step the last round's is what stays.
+    # Without a step the value of the last iteration remains.
     values = state.registers[op.src] if op.step_bytes else state.registers[op.src][..., -1:]
     elements[...] = values.astype(elements.dtype)
 
@@ -95,7 +95,7 @@ def _i32_to_f32(values: Array) -> Array:
 
 
 def _f32(calculate: np.ufunc) -> Callable[[Array, Array, Array], Array]:
-    """*calculate*, of one or two fp32 numbers, on their bits."""
+    """*calculate*, of one or two fp32 operands, applied to their bits."""
 
     def on_bits(a: Array, b: Array, _: Array) -> Array:
         operands = [x.astype(np.uint32).view(np.float32) for x in (a, b)][: calculate.nin]
@@ -176,7 +176,7 @@ def trap(op: Trap, state: State) -> None:
 
 
 def scalar_loop(op: ScalarLoop, state: State) -> None:
-    # Rounds are independent of each other, so all of them run at once, part by part.
+    # Iterations are independent, so all of them run at once, micro-op by micro-op.
     for part in op.body:
         match part:
             case ScalarLoad():
@@ -189,5 +189,5 @@ def scalar_loop(op: ScalarLoop, state: State) -> None:
                 trap(part, state)
     for part in op.body:
         if isinstance(part, ScalarLoad | ScalarAlu):
-            # After the loop a register holds what the last round left.
+            # After the loop a register holds the value of the last iteration.
             state.registers[part.dst] = state.registers[part.dst][..., -1:]

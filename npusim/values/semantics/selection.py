@@ -1,4 +1,4 @@
-"""The vector pipe: comparisons, and what is selected by them."""
+"""The vector pipe: comparisons, and selection by their results."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def set_cmp_mask(op: SetCmpMask, state: State) -> None:
 
 
 def _register(state: State) -> Array:
-    """The bits of the register, 0 where nobody has set them."""
+    """The bits of the compare mask register, 0 where it has not been set."""
     if state.cmp_mask is None:
         state.cmp_mask = np.zeros((*state.lead, CMP_MASK_BYTES), np.uint8)
     return state.cmp_mask
@@ -78,7 +78,7 @@ def compare_scalar(op: CompareScalar, state: State) -> None:
 
 
 def _write_mask(dst: Local, holds: Array, state: State) -> None:
-    """A bit for each of *holds*, which the next Select takes as they are."""
+    """Write one bit for each of *holds*; the next Select reads them without unpacking."""
     if dst.is_strided or holds.shape[-1] != 8 * dst.count:
         state.write(dst, np.packbits(holds, axis=-1, bitorder="little"))
     else:
@@ -88,9 +88,9 @@ def _write_mask(dst: Local, holds: Array, state: State) -> None:
 def _holds(op: CompareOp, a: Array, b: Array) -> Array:
     if a.dtype == np.float16:
         if op == "eq" and b.shape[-1] == 1 and ((b == b) & (b != 0)).all():
-            # What is neither NaN nor a zero has one pattern.
+            # Without NaN and zeros, equal values have equal patterns.
             return np.asarray(a.view(np.int16) == b.view(np.int16))
-        # numpy compares numbers of fp16 one by one, whole numbers many at once.
+        # numpy compares float16 one by one, but vectorises integers.
         a, b = order(a, b) or (a, b)
     return np.asarray(_COMPARE[op](a, b))
 
@@ -105,7 +105,7 @@ def select(op: Select, state: State) -> None:
     if b.size == 1 and op.dst.dtype is FLOAT32 and not op.dst.is_strided and _are_few(holds):
         state.buffers.add_tile(op.dst.buffer, SelectedTile(op.dst, holds, a, b))
         return
-    # As bits, without a branch for each element.
+    # Bitwise, without a branch for each element.
     bits = f"u{a.itemsize}"
     mask = np.negative(holds.view(np.uint8), dtype=bits, casting="unsafe")
     mask &= a.view(bits) ^ b.view(bits)
@@ -114,7 +114,7 @@ def select(op: Select, state: State) -> None:
 
 
 _SELDOM = 1 / 16
-"""A share that is worth a branch for each element (measured)."""
+"""Share below which a branch for each element is faster (measured)."""
 
 
 def _are_few(holds: NDArray[np.bool_]) -> bool:
@@ -122,7 +122,7 @@ def _are_few(holds: NDArray[np.bool_]) -> bool:
 
 
 def _is_set(op: Select, state: State) -> NDArray[np.bool_]:
-    """Whether the bit that decides on each element of *op* is set, `(..., count)`."""
+    """Whether the bit for each element of *op* is set, `(..., count)`."""
     count, is_plain = op.dst.count, not op.dst.is_strided and not op.is_repeated
     if isinstance(op.mask, Local) and is_plain:
         tile = state.buffers.tile(op.mask.buffer, op.mask.offset_bytes)
@@ -136,12 +136,12 @@ def _is_set(op: Select, state: State) -> NDArray[np.bool_]:
 
 
 def _one_of_two(holds: NDArray[np.bool_], a: Array, b: float) -> Whole | None:
-    """1 where *holds*, else 0, if that is what *a* and *b* are; None otherwise."""
+    """1 where *holds*, else 0, if *a* is 1 and *b* is 0; None otherwise."""
     if b != 0 or math.copysign(1, b) < 0 or a.dtype not in _ONES:
         return None
     bits = a.view(f"u{a.itemsize}")
     one = _ONES[a.dtype]
-    # One look at the first spares the others as a rule.
+    # Checking the first usually avoids checking the others.
     if bits.flat[0] != one or not (bits == one).all():
         return None
     return Whole(holds.view(np.int8), 0, 1)
@@ -151,4 +151,4 @@ _ONES = {
     dtype.numpy: np.ones(1, dtype.numpy).view(f"u{dtype.numpy.itemsize}")[0]
     for dtype in (FLOAT16, FLOAT32)
 }
-"""The bits of 1."""
+"""The bit pattern of 1."""

@@ -1,4 +1,4 @@
-"""The vector pipe: sorting, merging, and what is taken out of pairs."""
+"""The vector pipe: sorting, merging, and extracting elements of pairs."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from npusim.values.semantics.state import State
 __all__ = ["concat", "extract", "gather_mask", "merge", "merge_proposals", "sort", "sort_proposals"]
 
 ABOVE_ALL = np.int64(2**31)
-"""The rank of NaN: above that of infinity."""
+"""The rank of NaN: above infinity."""
 
 
 def _ranks(keys: Array) -> Array:
-    """An integer for each key, in the order of the keys: -0 as 0, and NaN the largest."""
+    """An integer for each key, in the order of the keys: -0 equals 0, and NaN is the largest."""
     bits = keys.astype(np.float32).view(np.int32).astype(np.int64)
     ranks = np.where(bits < 0, -(bits & (2**31 - 1)), bits)
     return np.where(np.isnan(keys), ABOVE_ALL, ranks)
@@ -57,14 +57,14 @@ def merge(op: MrgSort, state: State) -> None:
         _list_of(op, src, start, count, state)
         for start, count in zip(op.starts, op.counts, strict=False)
     ]
-    # A pair behind a smaller one of its list comes right after it: it leads when that one is gone.
+    # A pair behind a smaller one of its list is merged right after it, whatever its own key.
     ranks = [np.minimum.accumulate(_ranks(_keys(each, op.key)), axis=-1) for each in lists]
     order = np.argsort(-np.concatenate(ranks, axis=-1), axis=-1, kind="stable")
     state.write(op.dst, np.take_along_axis(np.concatenate(lists, axis=-1), order, axis=-1))
 
 
 def _list_of(op: MrgSort, src: Array, start: str | int, count: int, state: State) -> Array:
-    """*count* pairs of *src* from the one on that *start* says."""
+    """The *count* pairs of *src* from index *start* on."""
     first = state.registers[start] if isinstance(start, str) else np.array([start])
     bad = (first < 0) | (first > op.src.count - count)
     if bad.any():
@@ -89,7 +89,7 @@ def gather_mask(op: GatherMask, state: State) -> None:
 
 
 def _gather_by(op: GatherMask, places: Local, src: Array, state: State) -> Array:
-    """Write the elements of *src* whose bit of *places* is set; `(..., 1)`: how many there are."""
+    """Write the elements of *src* whose bit in *places* is set; return their count, `(..., 1)`."""
     words = state.read(places)
     rows = words.reshape(*state.lead, places.repeats if places.is_strided else 1, -1)
     packed = np.ascontiguousarray(rows).view(np.uint8)
@@ -127,7 +127,7 @@ def merge_proposals(op: MrgSort4, state: State) -> None:
     shape = (*state.lead, -1, sum(op.counts), PROPOSAL_ELEMENTS)
     proposals = state.read(op.src).reshape(shape)
     keys = np.split(_ranks(proposals[..., SCORE]), np.cumsum(op.counts[:-1]), axis=-1)
-    # What stands behind a smaller one of its list comes right after it, as in `merge`.
+    # A proposal behind a smaller one of its list is merged right after it, as in `merge`.
     ranks = [np.minimum.accumulate(each, axis=-1) for each in keys]
     order = np.argsort(-np.concatenate(ranks, axis=-1), axis=-1, kind="stable")
     _write_in_order(op, proposals, order, state)

@@ -1,4 +1,4 @@
-"""What the micro-ops of one core can read and write."""
+"""The state that the micro-ops of one core read and write."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a name of global memory means to one block: a tensor's bytes from an offset on."""
+    """The binding of a global memory name in one block: a tensor's bytes from an offset on."""
 
     data: Bytes
     base_bytes: int = 0
     is_constant: bool = False
-    """Nobody writes the tensor in this launch, so a view of it is as good as a copy."""
+    """The tensor is not written in this launch, so a view is as good as a copy."""
     is_late: bool = False
-    """The fixpipe writes to the tensor, and may do so later."""
+    """The fixpipe writes to the tensor, and its products may be deferred."""
     bases: Sequence[int] = ()
-    """The offset of each lane, where blocks run side by side; *base_bytes* is that of the first.
+    """The offset for each lane, if blocks run together; *base_bytes* is that of the first.
 
-    A range where they lie equally far apart."""
+    A range if they are equally spaced."""
     repeats: tuple[int, int] | None = None
-    """How many calls are computed together, as an axis behind the lanes, and bytes between two."""
+    """Number of calls that are computed together, as an axis after the lanes, and their spacing in
+    bytes."""
 
 
 @dataclass(slots=True)
@@ -49,22 +50,22 @@ class State:
     cube_order: CubeOrder = "k16"
     panels: Panels = field(default_factory=Panels)
     registers: dict[str, NDArray[np.int64]] = field(default_factory=dict)
-    """Name -> `(1,)`, or `(rounds,)` inside a loop; lanes first, if they differ."""
+    """Name -> `(1,)`, or `(iterations,)` inside a loop; lanes first, if they differ."""
 
     cmp_mask: Array | None = None
-    """`(16,)` bytes: the bits that the last comparison left in the register for them."""
+    """`(16,)` bytes: the compare mask register, as set by the last comparison."""
     late: Late | None = None
-    """Products that wait, where some may."""
+    """Deferred products, where they are allowed."""
     trapped: dict[int, str] = field(default_factory=dict)
-    """Lane -> why it stopped, for lanes that did. They go on without effect."""
+    """Lane -> why it stopped, for lanes that did. They continue without effect."""
 
     @property
     def lead(self) -> tuple[int, ...]:
-        """What shapes begin with: the lanes, or nothing for a block alone."""
+        """Leading axes of arrays: the lanes, or none for a single block."""
         return self.buffers.lead
 
     def stop(self, lanes: NDArray[np.bool_], reason: str) -> None:
-        """A trap of those *lanes*, or of all; raises TrapError where a block runs alone."""
+        """Trap the *lanes* given, or all; raises TrapError where a block runs alone."""
         if not self.lead:
             raise TrapError(reason)
         for lane in np.flatnonzero(np.broadcast_to(lanes, self.lead)):
@@ -75,12 +76,12 @@ class State:
         return self.buffers.read(local)
 
     def scalar(self, scalar: float | Register, dtype: DType) -> Array:
-        """`(1,)`: a number, or the bits of a register as one; lanes first if they differ."""
+        """`(1,)`: a constant, or the bits of a register as one; lanes first if they differ."""
         if isinstance(scalar, str):
             bits = self.registers[scalar].astype(f"u{dtype.numpy.itemsize}")
             return bits.view(dtype.numpy)
         return np.array([scalar]).astype(dtype.numpy)
 
     def write(self, dst: Local, values: Array) -> None:
-        """Put *values*, or one for all, where *dst* says; int4 comes packed."""
+        """Write *values*, or one value for all, to *dst*; int4 is packed."""
         self.buffers.write(dst, values)

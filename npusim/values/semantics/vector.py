@@ -1,4 +1,4 @@
-"""The vector pipe: one IEEE operation an element and a micro-op."""
+"""The vector pipe: one IEEE operation per element and micro-op."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def convert(op: Cast, state: State) -> None:
     if dst.is_strided or dst.dtype is INT4:
         pass
     elif isinstance(tile, WholeTile) and tile.place == src:
-        # The last cast still has in hand what it has put there.
+        # The result of the last cast is still available as integers.
         whole = tile.whole.cast_to(dst.dtype)
     elif src.dtype is FLOAT16 and dst.dtype is FLOAT32 and src.count >= FEW:
         halves = buffers.seen(src)
@@ -84,7 +84,7 @@ def convert(op: Cast, state: State) -> None:
 
 
 BITS_THAT_LEAVE = 8
-"""What has so few bits is cast no further as a rule: it is written while the cache holds it."""
+"""A result with at most this many bits is usually not cast further, so it is written at once."""
 
 
 ARITHMETIC: dict[str, Callable[..., Any]] = {
@@ -107,7 +107,7 @@ def _compute(op: str, dst: Local, a: Local, b: Array, state: State) -> None:
 
 
 def _rounded(op: str, a: Array, b: Array, dtype: DType, state: State) -> Array:
-    """`a op b`, rounded once to *dtype*, of which both are."""
+    """`a op b` of two operands of *dtype*, rounded once to it."""
     if dtype is INT16 and state.overflow == "saturate" and op in SATURATING:
         return _saturated(op, a, b)
     if dtype is FLOAT32 or not dtype.is_float:
@@ -122,19 +122,19 @@ def _rounded(op: str, a: Array, b: Array, dtype: DType, state: State) -> Array:
 
 
 SATURATING = ("add", "sub", "mul")
-"""What saturates in int16 where fp16 does (asc-devkit, Memory矢量计算接口边界值汇总.md, tables 9 to
-16)."""
+"""Operations that saturate in int16 where fp16 does (asc-devkit,
+Memory矢量计算接口边界值汇总.md, tables 9 to 16)."""
 
 
 def _saturated(op: str, a: Array, b: Array) -> Array:
-    """`a op b` of int16, with what is out of its range at its ends."""
+    """`a op b` of int16, clipped to its range."""
     limits = np.iinfo(np.int16)
     wide = ARITHMETIC[op](a.astype(np.int32), b.astype(np.int32))
     return np.asarray(np.clip(wide, limits.min, limits.max).astype(np.int16))
 
 
 def _positive(values: Array) -> Array:
-    """The larger of each and 0, which has no sign."""
+    """The maximum of each and 0, which becomes +0."""
     return np.where(values <= 0, values.dtype.type(0), values)
 
 
@@ -145,7 +145,7 @@ def binary(op: Binary, state: State) -> None:
         return
     operands = state.read(op.a), state.read(op.b)
     if is_cut and op.a.dtype is INT16:
-        # The same tables, 26 and 27, have it saturate on every chip.
+        # Tables 26 and 27 of the same page have it saturate on every chip.
         found = _saturated(step, *operands)
     else:
         found = _rounded(step, *operands, op.a.dtype, state)
@@ -153,26 +153,26 @@ def binary(op: Binary, state: State) -> None:
     if op.a.dtype is not op.dst.dtype:
         found = cast(found, op.dst.dtype, "none", state.overflow)
         if op.dst.dtype is FLOAT16:
-            # As they say, NaN becomes 0.
+            # By the same tables NaN becomes 0.
             found = np.where(np.isnan(found), np.float16(0), found)
     state.write(op.dst, found)
 
 
 _STEPS = {"add_relu": "add", "sub_relu": "sub"}
-"""What is calculated before what is below zero is cut off."""
+"""The operation before negative values are cut off."""
 
 
 def accumulate(op: Accumulated, state: State) -> None:
-    """Rows come as `(..., count, elements)`."""
+    """Rows are `(..., count, elements)`."""
     calculate: Any = ARITHMETIC[op.first.op]
     total = state.buffers.view(op.first.dst)
     rows = state.buffers.swept(op.first.b, op.count, op.step_bytes)
-    # numpy begins with the first row, so the total goes there meanwhile.
+    # numpy starts with the first row, so the total is added to that row first.
     first = rows[..., 0, :]
-    kept = first.copy()
-    calculate(total, kept, out=first)
+    first_row = first.copy()
+    calculate(total, first_row, out=first)
     calculate.reduce(rows, axis=-2, out=total)
-    first[...] = kept
+    first[...] = first_row
 
 
 def sweep(op: Swept, state: State) -> None:
@@ -213,7 +213,7 @@ def binary_scalar(op: BinaryScalar, state: State) -> None:
 def _shift_left(values: Array, places: Array, dtype: DType) -> Array:
     if dtype.numpy.kind == "u":
         return np.asarray(values << places)
-    # The sign stays where it is.
+    # The sign bit is preserved.
     sign = np.int64(-(1 << (dtype.bits - 1)))
     return np.asarray((values << places) & ~sign | values & sign)
 
@@ -245,14 +245,14 @@ def dequantise(op: CastDequant, state: State) -> None:
 
 
 def _lanes_in_a_block(src: Local) -> Array:
-    """`(count,)`: the place of each element of *src* in its block."""
+    """`(count,)`: the index of each element of *src* in its block."""
     per_block = BLOCK_BYTES * 8 // src.dtype.bits
     within = np.arange(src.repeat_elements) if src.mask is None else lanes(src.mask)
     return np.asarray(within[np.arange(src.count) % within.size] % per_block)
 
 
 _EXACT: dict[str, Callable[..., Any]] = {"abs": np.abs, "sqrt": np.sqrt, "not": np.invert}
-"""Where numpy gives the nearest number in the type of the elements."""
+"""Operations for which numpy gives the nearest value in the type of the elements."""
 _NEAREST: dict[str, Callable[[Array], Array]] = {
     "abs": np.abs,
     "relu": lambda x: np.where(x <= 0, x.dtype.type(0), x),
@@ -262,13 +262,13 @@ _NEAREST: dict[str, Callable[[Array], Array]] = {
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "reciprocal": lambda x: 1 / x,
 }
-"""What is rounded to the type of the elements from float64.
+"""Operations computed in float64 and rounded to the type of the elements.
 
-numpy's float64 functions are off by an ulp at most, so that fp32 comes out otherwise than correctly
-rounded once in 2**28 numbers or so, and then maybe otherwise on another machine.
+numpy's float64 functions are off by at most one ulp, so about one fp32 result in 2**28 is not
+correctly rounded, and it may differ between machines.
 """
 _SPAN = 1 << 13
-"""Elements at a time that are as wide as that: they stay in the first cache."""
+"""float64 elements processed at a time: they stay in the first-level cache."""
 
 
 def unary(op: Unary, state: State) -> None:
@@ -286,7 +286,7 @@ def unary(op: Unary, state: State) -> None:
 
 
 def _from_float64(op: str, values: Array) -> Array:
-    """fp32 *values*, calculated in float64 and rounded to fp32."""
+    """fp32 *values*, computed in float64 and rounded to fp32."""
     found = np.empty(values.shape, np.float32)
     flat, out = values.reshape(-1), found.reshape(-1)
     for start in range(0, flat.size, _SPAN):
@@ -297,10 +297,10 @@ def _from_float64(op: str, values: Array) -> Array:
 
 @lru_cache
 def _half_table(op: str, overflow: Overflow) -> Array:
-    """`(65536,)`: *op* of each fp16 pattern. Saturating, an infinity is 65504 and NaN 0.
+    """`(65536,)`: *op* of each fp16 pattern. If it saturates, infinity is 65504 and NaN 0.
 
-    The latter stands in asc-devkit, Memory矢量计算接口边界值汇总.md, for Abs; of the others it is
-    assumed.
+    The latter is documented for Abs (asc-devkit, Memory矢量计算接口边界值汇总.md) and assumed for
+    the others.
     """
     every = np.arange(1 << 16).astype(np.uint16).view(np.float16)
     with np.errstate(all="ignore"):
@@ -309,9 +309,9 @@ def _half_table(op: str, overflow: Overflow) -> Array:
 
 
 def _multiply_add(a: Array, b: Array, c: Array, dtype: DType, state: State) -> Array:
-    """`a x b + c`, the product rounded to *dtype*, that of *c*, first."""
+    """`a x b + c`, with the product rounded first to *dtype*, the type of *c*."""
     if dtype is FLOAT32:
-        # Of float16 the product is exact.
+        # The product of two float16 is exact.
         return np.asarray(np.multiply(a, b, dtype=np.float32) + c)
     product = _rounded("mul", a, b, dtype, state)
     return _rounded("add", product, c, dtype, state)
@@ -326,7 +326,7 @@ def axpy(op: Axpy, state: State) -> None:
 def mul_add_dst(op: MulAddDst, state: State) -> None:
     is_plain = op.form == "mul_add_dst" and op.dst.dtype is FLOAT32
     if is_plain and not any(x.is_ragged for x in (op.a, op.b, op.dst)):
-        # Of float16 the product is exact.
+        # The product of two float16 is exact.
         product = _wide(op.a, state)
         product *= _wide(op.b, state)
         total = state.buffers.view(op.dst)
@@ -339,11 +339,11 @@ def mul_add_dst(op: MulAddDst, state: State) -> None:
 
 
 def _wide(local: Local, state: State) -> Array:
-    """The elements of *local* in order as fp32, as an array of their own."""
+    """The elements of *local* in order as fp32, as a new array."""
     view = state.buffers.view(local)
     if not local.is_strided:
         return view.copy() if local.dtype is FLOAT32 else cast(view, FLOAT32)
-    # Blocks that are read again and again become wide once.
+    # Blocks that are read repeatedly are widened once.
     once = view[..., :1, :, :] if local.repeat_stride == 0 else view
     once = once[..., :1, :] if local.block_stride == 0 else once
     blocks = np.empty(once.shape, view.dtype)

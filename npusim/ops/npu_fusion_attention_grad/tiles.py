@@ -1,0 +1,246 @@
+"""Tiles of the gradient of attention, which core has which, and where things lie.
+
+A tile is some tokens of a head of the query against some keys. Tiles that see keys are counted
+head by head, of a head by their keys, then by their tokens, and dealt to the cube cores in turn.
+
+.. code-block:: text
+
+    scores, slopes           query @ key.T and dy @ value.T of a tile, fp32
+    weights, differences     what they become, in the type of query
+    query_sum ...            the gradients in fp32, laid out as their tensors
+    delta                    rowsum(dy * attention_in), eight times, head by head
+
+The first four are workspaces of each core, of two slots each, for one tile after the other; some
+calls have them in fractals, each 16 columns of all tokens.
+
+Sources: ops-transformer@c29bc10 attention/flash_attention_score_grad, op_host,
+flash_attention_score_grad_tiling_s1s2_bn2gs1s2_sab.cpp (DoSplit, AdjustCvInner), and op_kernel
+(CalcValidBlock). Assumed: tiles that are balanced have at most 512 tokens and keys, where the
+vendor's may have 1024 of the one and fewer of the other; heads of more than 128 columns have
+smaller ones, which L1 holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+from npusim.data.dtypes import BFLOAT16, FLOAT32, DType
+from npusim.data.integers import align_up, ceil_div
+from npusim.kernel.program import Binding
+from npusim.kernel.views import GmView
+from npusim.ops._attention.fia_tiling import Rows
+from npusim.ops._attention.problem import SUM_COPIES, Attention
+from npusim.ops._attention.sides import Side, sides_of
+
+EXTENT, NARROW = 512, 128
+"""Tokens and keys of a tile whose heads have up to so many columns; fewer of wider ones."""
+BALANCED = 4
+"""Fewer keys than so many tiles, of which none is hidden, are cut into tiles of one size."""
+UNIT, SEEN_UNIT = 16, 8
+"""Tokens and keys of a tile are multiples of the one, the keys that it sees of the other."""
+SLOTS = 2
+LEAST_FRACTAL, FRACTAL_COLUMNS = 512, 128
+"""Tokens and keys from which on a call of bfloat16 whose heads have so many columns, or 64 without
+a mask, has its intermediate matrices in fractals."""
+SMALL_KEYS, WHOLE_KEYS = 5000, 128
+"""So do calls of fewer keys that are no multiple of the other number."""
+SIDES = {
+    "query": "query", "key": "key", "value": "value", "dy": "output", "attention_in": "output",
+    "query_sum": "query", "key_sum": "key", "value_sum": "value",
+}  # fmt: skip
+"""Tensor or workspace -> whose tokens lie in the same places."""
+SUMS = ("query_sum", "key_sum", "value_sum")
+
+
+class Tile(NamedTuple):
+    """Some tokens of a head of a request against some keys, and the core that has them."""
+
+    request: int
+    head: int
+    """The head of the query."""
+    token: int
+    tokens: int
+    key: int
+    keys: int
+    core: int
+    number: int
+    """How many tiles its core has before it."""
+    is_last: bool
+
+
+class Extents(NamedTuple):
+    """How many tokens and keys a tile has at most."""
+
+    tokens: int
+    keys: int
+
+
+def extents(a: Attention) -> Extents:
+    """Those of all tiles of a call."""
+    most = EXTENT
+    while most * a.head_size > EXTENT * NARROW:
+        most //= 2
+    sees_all = not a.is_stencil and not a.has_own_mask
+    if sees_all and a.longest_kv < BALANCED * EXTENT:
+        return Extents(*(_balanced(x, most) for x in (a.longest_query, a.longest_kv)))
+    return Extents(most, most)
+
+
+def has_fractals(a: Attention) -> bool:
+    """Whether scores, slopes, weights and differences are matrices of fractals (ChooseL1Custom).
+
+    That they are rows where tokens or keys are no whole fractals is assumed.
+    """
+    if a.is_packed or a.longest_query % UNIT or a.longest_kv % UNIT:
+        return False
+    is_long = min(a.longest_query, a.longest_kv) >= LEAST_FRACTAL
+    is_custom = a.element is BFLOAT16 and is_long and extents(a) == (EXTENT, EXTENT)
+    takes_size = a.head_size == FRACTAL_COLUMNS or (a.head_size == 64 and not a.has_mask)
+    is_odd = a.longest_kv % WHOLE_KEYS != 0 and a.longest_kv < SMALL_KEYS
+    return is_odd or (is_custom and takes_size)
+
+
+def _balanced(extent: int, most: int) -> int:
+    """The size of equal parts of *extent*, as few as possible of at most *most*."""
+    return align_up(ceil_div(extent, ceil_div(extent, most)), UNIT)
+
+
+@lru_cache(maxsize=4)
+def schedule(a: Attention, cores: int) -> tuple[Tile, ...]:
+    """The tiles of all cores, by their numbers."""
+    found = [Tile(*each, 0, 0, False) for each in _seen(a)]
+    return tuple(
+        tile._replace(
+            core=index % cores, number=index // cores, is_last=index + cores >= len(found)
+        )
+        for index, tile in enumerate(found)
+    )
+
+
+def _seen(a: Attention) -> Iterator[tuple[int, int, int, int, int, int]]:
+    """Request, head, tokens and keys of tiles of which some key is seen."""
+    size, unit = extents(a), UNIT if has_fractals(a) else SEEN_UNIT
+    for request, (queries, keys) in enumerate(zip(a.query_lengths, a.kv_lengths, strict=True)):
+        before, after = Rows(a).reach(request)
+        for head in range(a.query_heads):
+            for key in range(0, keys, size.keys):
+                for token in range(0, queries, size.tokens):
+                    tokens = min(size.tokens, queries - token)
+                    first = 0 if before is None else token + before
+                    end = min(key + size.keys, keys)
+                    if after is not None:
+                        end = min(end, align_up(max(0, token + tokens + after), unit))
+                    if key < end and first < key + size.keys:
+                        yield request, head, token, tokens, key, end - key
+
+
+@dataclass(frozen=True)
+class Places:
+    """The tensors and workspaces of a call."""
+
+    a: Attention
+    cores: int
+
+    @cached_property
+    def tiles(self) -> tuple[Tile, ...]:
+        return schedule(self.a, self.cores)
+
+    @cached_property
+    def extents(self) -> Extents:
+        return extents(self.a)
+
+    @cached_property
+    def has_fractals(self) -> bool:
+        return has_fractals(self.a)
+
+    @cached_property
+    def _sides(self) -> dict[str, Side]:
+        return sides_of(self.a)
+
+    @cached_property
+    def _by_head(self) -> Side:
+        """Where sums lie that are kept head by head, whatever the call says."""
+        return sides_of(replace(self.a, sums_by_token=False))["softmax_max"]
+
+    def count(self, name: str) -> int:
+        """Elements of tensor or workspace *name*."""
+        a, side = self.a, self._sides[SIDES[name]]
+        is_key = SIDES[name] in ("key", "value")
+        lengths, longest = (
+            (a.kv_lengths, a.longest_kv) if is_key else (a.query_lengths, a.longest_query)
+        )
+        rows = sum(lengths) if a.is_packed else a.requests * longest
+        return rows * side.heads * side.columns
+
+    # ---- tensors ----
+
+    def rows(self, name: str, request: int, head: int, first: int, count: int) -> GmView:
+        """*count* tokens or keys of *head* of the query in *name*, from *first* on."""
+        side = self._sides[SIDES[name]]
+        own = head // (self.a.query_heads // side.heads)
+        dtype = FLOAT32 if name in SUMS else self.a.element
+        place = dtype.nbytes(side.at(request, own, first))
+        return GmView(name, dtype, count, side.columns, side.token_pitch, place)
+
+    def of_tokens(self, name: str, tile: Tile) -> GmView:
+        """The tokens of *tile* in *name*."""
+        return self.rows(name, tile.request, tile.head, tile.token, tile.tokens)
+
+    def of_keys(self, name: str, tile: Tile) -> GmView:
+        """The keys of *tile* in *name*."""
+        return self.rows(name, tile.request, tile.head, tile.key, tile.keys)
+
+    def sums(self, name: str, request: int, head: int, first: int, count: int) -> GmView:
+        """Maxima, sums or delta of *count* tokens, a block each."""
+        side = self._by_head if name == "delta" else self._sides[name]
+        place = FLOAT32.nbytes(side.at(request, head, first))
+        return GmView(name, FLOAT32, count, SUM_COPIES, side.token_pitch, place)
+
+    # ---- workspaces ----
+
+    @cached_property
+    def _of_tile(self) -> dict[str, DType]:
+        """The workspaces of each core."""
+        narrow = self.a.element
+        return {"scores": FLOAT32, "slopes": FLOAT32, "weights": narrow, "differences": narrow}
+
+    @cached_property
+    def _slot_elements(self) -> int:
+        size = self.extents
+        return size.tokens * align_up(size.keys, UNIT)
+
+    @cached_property
+    def workspaces(self) -> dict[str, int]:
+        """Name -> bytes."""
+        slots = self.cores * SLOTS * self._slot_elements
+        found = {name: dtype.nbytes(slots) for name, dtype in self._of_tile.items()}
+        found |= {name: FLOAT32.nbytes(self.count(name)) for name in SUMS}
+        rows = self.count("dy") // self.a.value_size
+        return found | {"delta": FLOAT32.nbytes(rows * SUM_COPIES)}
+
+    def of_core(self, core: int) -> dict[str, Binding]:
+        """What the names of its workspaces mean to a core."""
+        slots = core * SLOTS * self._slot_elements
+        found = {name: Binding(name, dtype.nbytes(slots)) for name, dtype in self._of_tile.items()}
+        return found | {name: Binding(name) for name in (*SUMS, "delta")}
+
+    def slot(self, name: str, tile: Tile) -> GmView:
+        """What *tile* has of the workspace *name* of its core."""
+        dtype, slot = self._of_tile[name], tile.number % SLOTS
+        place = dtype.nbytes(slot * self._slot_elements)
+        if self.has_fractals:
+            columns = tile.tokens * UNIT
+            return GmView(name, dtype, tile.keys // UNIT, columns, columns, place)
+        pitch = align_up(tile.keys, UNIT)
+        return GmView(name, dtype, tile.tokens, tile.keys, pitch, place)
+
+    def part(self, slot: GmView, rows: tuple[int, int], columns: tuple[int, int]) -> GmView:
+        """Some rows and columns of a slot, each a first one and how many."""
+        (row, height), (column, width) = rows, columns
+        if self.has_fractals:
+            across = slice(column // UNIT, ceil_div(column + width, UNIT))
+            return slot[across, row * UNIT : (row + height) * UNIT]
+        return slot[row : row + height, column : column + width]

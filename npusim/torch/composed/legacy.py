@@ -1,0 +1,141 @@
+"""Functions from before aclnn, made of torch's own operations.
+
+Sources: op-plugin@517f2e7, the documents and C++ of these functions, and apply_adam_v2.py of CANN
+8.1.RC1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from npusim.torch.relabel import overwrite
+
+__all__ = [
+    "alloc_float_status",
+    "bert_apply_adam",
+    "copy_memory_",
+    "dropout_with_byte_mask",
+    "indexing",
+    "max_dim",
+    "min_dim",
+    "silu_",
+    "stride_add",
+]
+
+Moments = Sequence[torch.Tensor]
+FLOAT_STATUS_ELEMENTS = 8
+"""FloatStatusKernelNpu.cpp."""
+C0 = 16
+"""Channels of a block of the layout NC1HWC0."""
+
+
+def silu_(input: torch.Tensor) -> torch.Tensor:
+    """silu where it lies."""
+    overwrite(input, torch.nn.functional.silu(input))
+    return input
+
+
+def copy_memory_(
+    input: torch.Tensor, src: torch.Tensor, non_blocking: bool = False
+) -> torch.Tensor:
+    """A copy where *input* lies."""
+    return input.copy_(src, non_blocking)
+
+
+def max_dim(
+    input: torch.Tensor, dim: int, keepdim: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The largest along an axis, and their places as int32."""
+    values, indices = torch.max(input, dim, keepdim)
+    return values, indices.int()
+
+
+def min_dim(
+    input: torch.Tensor, dim: int, keepdim: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The smallest along an axis, and their places as int32."""
+    values, indices = torch.min(input, dim, keepdim)
+    return values, indices.int()
+
+
+def dropout_with_byte_mask(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+    """torch's own dropout: the mask is not handed out."""
+    return torch.nn.functional.dropout(input, p, train)
+
+
+def alloc_float_status(input: torch.Tensor) -> torch.Tensor:
+    """Memory for the flags of an overflow, none of which is set."""
+    return torch.zeros(FLOAT_STATUS_ELEMENTS, device=input.device)
+
+
+def indexing(
+    input: torch.Tensor,
+    begin: list[int],
+    end: list[int],
+    strides: list[int],
+    begin_mask: int = 0,
+    end_mask: int = 0,
+    ellipsis_mask: int = 0,
+    new_axis_mask: int = 0,
+    shrink_axis_mask: int = 0,
+) -> torch.Tensor:
+    """A copy of a slice along each axis; bits of masks say which ends are left open, and which
+    axes a single place is taken of."""
+    if ellipsis_mask or new_axis_mask or any(step < 1 for step in strides):
+        raise NotImplementedError(
+            "npu_indexing: it must be simulated to be called, but with ellipsis_mask, "
+            "new_axis_mask or steps backwards is not; use torch's own indices"
+        )
+    parts: list[slice | int] = []
+    for axis, (first, last, step) in enumerate(zip(begin, end, strides, strict=True)):
+        bit = 1 << axis
+        whole = slice(None if begin_mask & bit else first, None if end_mask & bit else last, step)
+        parts.append(first if shrink_axis_mask & bit else whole)
+    return input[tuple(parts)].clone()
+
+
+def stride_add(
+    input: torch.Tensor, other: torch.Tensor, offset1: float, offset2: float, c1_len: float
+) -> torch.Tensor:
+    """The sum of *c1_len* blocks of channels of both, from a block of each on; channels that there
+    are not are zeros."""
+    count = int(c1_len) * C0
+
+    def blocks(x: torch.Tensor, offset: float) -> torch.Tensor:
+        part = x[:, int(offset) * C0 :][:, :count]
+        missing = part.new_zeros((x.shape[0], count - part.shape[1], *x.shape[2:]))
+        return torch.cat([part, missing], 1)
+
+    return blocks(input, offset1) + blocks(other, offset2)
+
+
+def bert_apply_adam(
+    lr: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    grad: torch.Tensor,
+    max_grad_norm: float,
+    global_grad_norm: float,
+    weight_decay: float,
+    step_size: float | None = None,
+    adam_mode: int = 0,
+    *,
+    out: Moments,
+) -> Moments:
+    """A step of Adam without correction of its start; in the second mode its size is given."""
+    variable, mean, variance = out
+    if max_grad_norm > 0 and global_grad_norm > 1:
+        grad = grad / global_grad_norm
+    overwrite(mean, mean * beta1 + grad * (1 - beta1))
+    overwrite(variance, variance * beta2 + grad * grad * (1 - beta2))
+    update = mean / (variance.sqrt() + epsilon)
+    if adam_mode == 0:
+        update = (update + variable * weight_decay if weight_decay > 0 else update) * lr
+    else:
+        update = update * (step_size or 0.0)
+        update = update + variable * (weight_decay * lr) if weight_decay > 0 else update
+    overwrite(variable, variable - update)
+    return variable, mean, variance

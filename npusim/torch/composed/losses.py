@@ -1,0 +1,100 @@
+"""Cross entropy of a vocabulary that lies on several cards, made of torch's own operations.
+
+Sources: op-plugin@517f2e7, the documents of these functions. The product is one launch, in the type
+of its operands; the rest is computed in float32 (assumed of the fused kernels, whose sources are
+not public).
+"""
+
+from __future__ import annotations
+
+import torch
+
+from npusim.torch.composed.bits import packed, unpacked
+
+__all__ = ["cross_entropy_with_max_sum", "linear_cross_entropy_backward", "online_max_sum"]
+
+
+def online_max_sum(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    target: torch.Tensor,
+    vocab_start_index: int,
+    vocab_end_index: int,
+    return_logits: bool = False,
+) -> tuple[torch.Tensor | None, ...]:
+    """The largest scores of this part of the vocabulary, sums of exponentials, those of targets,
+    bits of targets that lie elsewhere, targets within, and the scores if they are asked for."""
+    logits = torch.mm(input, weight.t())
+    wide = logits.float()
+    largest = wide.amax(-1)
+    apart = wide - largest[:, None]
+    total = apart.exp().sum(-1)
+    is_elsewhere = (target < vocab_start_index) | (target > vocab_end_index)
+    within = (target - vocab_start_index).masked_fill(is_elsewhere, 0)
+    predicted = apart.gather(1, within.long()[:, None])[:, 0].masked_fill(is_elsewhere, 0.0)
+    scores = logits if return_logits else None
+    return largest, total, predicted, packed(is_elsewhere), within, scores
+
+
+def cross_entropy_with_max_sum(
+    logits_max: torch.Tensor,
+    sum_exp_logits: torch.Tensor,
+    predicted_logits: torch.Tensor,
+    *,
+    label_smoothing: float | None = 0.0,
+    input: torch.Tensor | None = None,
+    weight: torch.Tensor | None = None,
+    vocab_parallel_logits: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The losses, and the shares if scores are given."""
+    _require_plain("npu_fused_cross_entropy_loss_with_max_sum", label_smoothing)
+    if input is not None or weight is not None:
+        raise RuntimeError(
+            "npu_fused_cross_entropy_loss_with_max_sum: input and weight must be None, as its "
+            "document says, but are given; pass vocab_parallel_logits"
+        )
+    loss = sum_exp_logits.log() - predicted_logits
+    if vocab_parallel_logits is None:
+        return loss, None
+    return loss, _shares(vocab_parallel_logits, logits_max, sum_exp_logits)
+
+
+def _shares(logits: torch.Tensor, largest: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+    return (logits.float() - largest[:, None]).exp() / total[:, None]
+
+
+def _require_plain(name: str, label_smoothing: float | None) -> None:
+    if label_smoothing:
+        raise RuntimeError(
+            f"{name}: label_smoothing must be 0, as its document says, not {label_smoothing}; "
+            "leave it out"
+        )
+
+
+def linear_cross_entropy_backward(
+    grad: torch.Tensor,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    target_mask: torch.Tensor,
+    masked_target: torch.Tensor,
+    label_smoothing: float = 0.0,
+    logits_max: torch.Tensor | None = None,
+    sum_exp_logits: torch.Tensor | None = None,
+    softmax: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradients of *input* and *weight*, of the shares or of what these are made of."""
+    name = "npu_fused_linear_cross_entropy_loss_with_max_sum_backward"
+    _require_plain(name, label_smoothing)
+    if softmax is None:
+        if logits_max is None or sum_exp_logits is None:
+            raise RuntimeError(
+                f"{name}: softmax must be given, or logits_max and sum_exp_logits, but none is; "
+                "pass what the forward functions gave"
+            )
+        softmax = _shares(torch.mm(input, weight.t()), logits_max, sum_exp_logits)
+    count = input.shape[0]
+    within = 1.0 - unpacked(target_mask, count).float()
+    places = torch.arange(count, device=input.device)
+    update = torch.zeros_like(softmax).index_put((places, masked_target.long()), within)
+    scores = ((softmax - update) * grad[:, None]).to(input.dtype)
+    return torch.mm(scores, weight), torch.mm(scores.t(), input)
