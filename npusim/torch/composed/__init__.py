@@ -86,7 +86,6 @@ COMPOSED: dict[str, Composed] = {
     "npu_mla_prolog_v2": latent.mla_prolog_v2,
     "npu_mla_prolog_v3": latent.mla_prolog_v3,
     "npu_mla_prolog_v3_functional": latent.mla_prolog_v3_functional,
-    "npu_moe_init_routing": routing.init_routing,
     "npu_moe_token_permute_grad": routing_gradients.permute_grad,
     "npu_moe_token_unpermute_grad": routing_gradients.unpermute_grad,
     "npu_one_hot": layouts.one_hot,
@@ -123,6 +122,7 @@ PARTS: dict[str, Composed] = {
     "npu_fusion_attention_v2": fusion_attention.npu_fusion_attention,
     "npu_kv_rmsnorm_rope_cache": caches.kv_rmsnorm_rope_cache,
     "npu_moe_compute_expert_tokens": routing.compute_expert_tokens,
+    "npu_moe_init_routing": routing.init_routing,
     "npu_moe_token_permute": routing.token_permute,
 }
 """Operator of npusim -> what runs where its kernel does not take a call that a card takes."""
