@@ -1,7 +1,12 @@
-"""`torch_npu.op_plugin.atb._atb_ops`: the operators of ATB, which are there from the beginning."""
+"""`torch_npu.atb`: the operators of ATB, which are there from the beginning.
+
+It answers for `torch_npu.op_plugin.atb._atb_ops` too.
+"""
 
 from __future__ import annotations
 
+from npusim.published import names
+from npusim.torch.functions import FUNCTIONS
 from npusim.torch.refusals import others_of
 
 __all__ = ["_register_atb_extensions"]
@@ -11,4 +16,10 @@ def _register_atb_extensions() -> None:
     """Nothing is left to do."""
 
 
-__getattr__ = others_of("torch_npu.op_plugin.atb._atb_ops")
+_others = others_of("torch_npu.atb")
+
+
+def __getattr__(name: str) -> object:
+    """An operator of ATB; one that is not simulated refuses when it is called."""
+    is_there = name in names()["torch_npu.atb"] and name in FUNCTIONS
+    return FUNCTIONS[name] if is_there else _others(name)

@@ -30,7 +30,9 @@ from npusim.torch import (
     aten,
     attention,
     autocast,
+    distances,
     formats,
+    logits,
     npu,
     pinned,
     shapes,
@@ -107,10 +109,17 @@ def _register_fallback() -> None:
 def _register_kernels() -> None:
     library = torch.library.Library("aten", "IMPL")
     _libraries.append(library)
-    for name, kernel in {**KERNELS, **attention.KERNELS, **aten.kernels()}.items():
+    for name, kernel in {
+        **KERNELS,
+        **attention.KERNELS,
+        **logits.KERNELS,
+        **distances.KERNELS,
+        **aten.kernels(),
+    }.items():
         full = _full("aten", name)
         library.impl(name, noted(full, launched_by(full, kernel)), KEY)
-    for name, kernel in attention.AUTOGRAD.items():
+    above = {**attention.AUTOGRAD, **logits.AUTOGRAD, **distances.KERNELS}
+    for name, kernel in above.items():
         library.impl(name, kernel, "AutogradPrivateUse1")
     for name, host_op in _functions():
         library.impl(name, noted(host_op.name, host_op), KEY)

@@ -92,17 +92,21 @@ class _Capture(TorchDispatchMode):
                 ".item(), .cpu() or a condition asks for one; take it out of the graph"
             )
         result = func(*args, **named)
-        if not func.is_view:
+        if not func.is_view and _is_of_card((args, named, result)):
             made = _made(result, args, named)
             self.note(_Step(func, args, named, made, clock.module))
         return result
+
+
+def _is_of_card(values: object) -> bool:
+    return any(isinstance(leaf, torch.Tensor) and leaf.is_npu for leaf in tree_leaves(values))
 
 
 def _needs_host(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether the host waits for a value, which a stream that is captured has not computed."""
     aten = torch.ops.aten
     if func is aten._local_scalar_dense.default:
-        return True
+        return bool(args[0].is_npu)
     if func is aten._to_copy.default:
         is_blocking = not kwargs.get("non_blocking")
         return is_blocking and args[0].is_npu and str(kwargs.get("device", "npu")) == "cpu"

@@ -30,18 +30,12 @@ INSTEAD = {
     "npu_cross_entropy_loss": "torch.nn.functional.cross_entropy",
     "npu_dropout_with_add_softmax": "torch's own operations",
     "npu_geglu": "torch.nn.functional.gelu and a product",
-    "npu_gelu_mul": "torch.nn.functional.gelu and a product",
-    "npu_group_norm_swish": "torch.nn.functional.group_norm and silu",
 }
 """Operator -> what computes the same, in part or in several steps."""
 
-_ATTENTION = "npu_fused_infer_attention_score on Atlas A2 or A3"
 OF_ATB = {
-    "_npu_flash_attention": f"{_ATTENTION}, with the lengths of the sequences",
-    "_npu_flash_attention_v3": f"{_ATTENTION}, with the lengths of the sequences",
-    "_npu_paged_attention": f"{_ATTENTION}, with block_table",
-    "_npu_paged_attention_splitfuse": f"{_ATTENTION}, with block_table and a mask",
-    "_npu_paged_attention_splitfuse_v2": f"{_ATTENTION}, with block_table and a mask",
+    "_npu_paged_attention_splitfuse_v2": "npu_fused_infer_attention_score on Atlas A2 or A3, with "
+    "block_table and a mask",
 }
 """Operator that torch_npu takes from ATB, and not from aclnn -> what computes the same (op-plugin,
 atb_ops.yaml; vllm-ascend calls them). The namespace `npu` has none of them."""

@@ -23,6 +23,7 @@ MODULES: dict[str, str | None] = {
     "torch_npu.npu.amp": "npusim.torch.amp",
     "torch_npu.npu.memory": "npusim.torch.allocator",
     "torch_npu.npu.npugraph_ex": "npusim.torch.torchair.npugraph_ex",
+    "torch_npu.atb": "npusim.torch.atb",
     "torch_npu.op_plugin.atb._atb_ops": "npusim.torch.atb",
     "torch_npu.contrib": "npusim.torch.contrib",
     "torch_npu.contrib.function": "npusim.torch.contrib.function",

@@ -17,9 +17,10 @@ up over the heads of the query that share them. exp gives the nearest number (as
   core's come first.
 
 The kernel is the vendor's of tiles of 512 tokens and keys, SameAB, which runs where a request has
-1024 tokens or keys. That the kernels for shorter ones and for TND, and its layout of intermediate
-matrices, take the time of the plain one is assumed. The deterministic mode is not simulated, nor
-what the kernel of forward leaves out: :mod:`npusim.torch` makes these of several operators.
+1024 tokens or keys; scores and what becomes of them lie in fractals where its choice says so. That
+the kernels for shorter requests and for TND take the same time, and that gradients in fp32 always
+lie in rows, is assumed. Not simulated are the deterministic mode, and what the kernel of forward
+leaves out: :mod:`npusim.torch` makes these of several operators.
 
 Sources: ops-transformer@c29bc10 attention/flash_attention_score_grad; op-plugin@517f2e7,
 op_plugin_functions.yaml. Atlas A2; Atlas A3 by the document of aclnn.

@@ -102,12 +102,14 @@ class Cube:
             for number, (key, keys) in enumerate(pieces(b.rows, SLICE)):
                 if number == len(right):
                     right.append(self._loaded(self._right, b[key : key + keys, :]))
-                here = result[row : row + rows, key : key + keys]
                 for top, height in pieces(rows, L0):
                     for first, width in pieces(keys, L0):
                         operands = left.at(origin=top), right[number].at(origin=first)
-                        part = here[top : top + height, first : first + width]
-                        self._product(*operands, part, a.columns)
+                        place = (row + top, height), (key + first, width)
+                        part = self._places.part(result, *place)
+                        total = self.core.totals.alloc()
+                        self._add(total, *operands, (height, width, a.columns), begins=True)
+                        self._drain(total, part, (height, width))
             self._left.free(left.tile)
         for each in right:
             self._right.free(each.tile)
@@ -120,20 +122,24 @@ class Cube:
         size = (view.columns, view.rows) if k_is_first else (view.rows, view.columns)
         return L1Matrix(queue.deque(), *size, k_is_first)
 
-    def _product(self, a: L1Matrix, b: L1Matrix, result: GmView, depth: int) -> None:
-        """*result* of all *depth* of k, 128 at a time."""
-        total = self.core.totals.alloc()
-        self._add(total, a, b, result, depth, begins=True)
-        self.core.drain(total, result)
+    def _drain(self, total: Local, result: GmView, shape: tuple[int, int]) -> None:
+        """Move *total* to the workspace."""
+        if not self._places.has_fractals:
+            self.core.drain(total, result)
+            return
+        self.core.totals.enque(total)
+        total = self.core.totals.deque()
+        self.core.fixpipe_to_fractals(result, total, shape)
+        self.core.totals.free(total)
 
     def _add(
-        self, total: Local, a: L1Matrix, b: L1Matrix, result: GmView, depth: int, *, begins: bool
+        self, total: Local, a: L1Matrix, b: L1Matrix, shape: tuple[int, int, int], *, begins: bool
     ) -> None:
-        """Add *depth* of k of *a* @ *b*, as large as *result*, to *total*."""
+        """Add *a* @ *b* of *shape* (m, n, k) to *total*, 128 of k at a time."""
+        m, n, depth = shape
         for k, count in pieces(depth, L0):
-            shape = result.rows, result.columns, count
             starts = begins and k == 0
-            self.core.multiply(total, a.at(k=k), b.at(k=k), shape, begins=starts)
+            self.core.multiply(total, a.at(k=k), b.at(k=k), (m, n, count), begins=starts)
 
     # ---- behind them ----
 
@@ -154,15 +160,15 @@ class Cube:
         tokens: list[L1Matrix] = []
         for first, keys in pieces(key.rows, SLICE):
             here = slice(first, first + keys)
-            inner = self._of_query(differences[:, here], key[here, :], query_sum)
+            inner = self._squares(differences, query.rows, (first, keys))
+            self._of_query(inner, key[here, :], query_sum)
             tokens = tokens or self._slices(query)
             self._transposed(inner, tokens, key_sum[here, :])
         self._free(tokens)
         tokens = self._slices(dy)
         for first, keys in pieces(key.rows, SLICE):
             here = slice(first, first + keys)
-            rows = pieces(weights.rows, SLICE)
-            inner = [self._loaded(self._inner, weights[x : x + n, here]) for x, n in rows]
+            inner = self._squares(weights, dy.rows, (first, keys))
             self._transposed(inner, tokens, value_sum[here, :])
         self._free(tokens)
         if is_last:
@@ -177,23 +183,30 @@ class Cube:
         for each in slices:
             self._left.free(each.tile)
 
-    def _of_query(self, differences: GmView, key: GmView, query_sum: GmView) -> list[L1Matrix]:
-        """(tokens, keys) of differences @ (keys, columns); differences stay in L1."""
-        right = self._loaded(self._right, key, k_is_first=True)
+    def _squares(self, slot: GmView, tokens: int, keys: tuple[int, int]) -> list[L1Matrix]:
+        """Some keys of weights or differences in L1, 256 tokens each."""
         found = []
-        for first, tokens in pieces(differences.rows, SLICE):
-            left = self._loaded(self._inner, differences[first : first + tokens, :])
-            found.append(left)
-            for row, rows in pieces(tokens, L0):
+        for row, rows in pieces(tokens, SLICE):
+            view, tile = self._places.part(slot, (row, rows), keys), self._inner.alloc()
+            load = self.core.load_fractals if self._places.has_fractals else self.core.load_rows
+            load(tile, view, align_up(rows, FRACTAL_ROWS))
+            self._inner.enque(tile)
+            found.append(L1Matrix(self._inner.deque(), rows, keys[1]))
+        return found
+
+    def _of_query(self, inner: list[L1Matrix], key: GmView, query_sum: GmView) -> None:
+        """(tokens, keys) of differences @ (keys, columns)."""
+        right = self._loaded(self._right, key, k_is_first=True)
+        for number, left in enumerate(inner):
+            for row, rows in pieces(left.extent, L0):
                 for column, columns in pieces(query_sum.columns, L0):
-                    top = first + row
+                    top = number * SLICE + row
                     part = query_sum[top : top + rows, column : column + columns]
                     total = self.core.totals.alloc()
                     operands = left.at(origin=row), right.at(origin=column)
-                    self._add(total, *operands, part, key.rows, begins=True)
+                    self._add(total, *operands, (rows, columns, key.rows), begins=True)
                     self.core.drain(total, part, atomic=True)
         self._right.free(right.tile)
-        return found
 
     def _transposed(self, inner: list[L1Matrix], tokens: list[L1Matrix], result: GmView) -> None:
         """(tokens, keys).T @ (tokens, columns), added to *result*; *inner* is free then."""
@@ -204,7 +217,8 @@ class Cube:
                 for number, (each, right) in enumerate(zip(inner, tokens, strict=True)):
                     left = L1Matrix(each.tile, each.count, each.extent, k_is_first=True)
                     operands = left.at(origin=row), right.at(origin=column)
-                    self._add(total, *operands, part, right.count, begins=number == 0)
+                    shape = rows, columns, right.count
+                    self._add(total, *operands, shape, begins=number == 0)
                 self.core.drain(total, part, atomic=True)
         for each in inner:
             self._inner.free(each.tile)

@@ -76,7 +76,7 @@ class Ends:
     def before(self) -> list[Step]:
         """Clear the sums, find delta, and wait for all."""
         cores = np.arange(self._workers)
-        first = np.full(cores.size, FIRST)
+        first = np.full(cores.size, FIRST, np.int64)
         steps = [Step(self._make_zeros, (), cores, first)]
         zeros = self._wide_dy.count
         for name in SUMS:
@@ -95,7 +95,9 @@ class Ends:
         self, stage: object, arguments: tuple[object, ...], core: int, count: int, order: int
     ) -> Step:
         assert callable(stage)
-        return Step(stage, arguments, np.full(count, core), np.full(count, order))
+        return Step(
+            stage, arguments, np.full(count, core, np.int64), np.full(count, order, np.int64)
+        )
 
     def _make_zeros(self) -> None:
         self._core.duplicate(self._wide_dy, 0.0)
@@ -126,7 +128,7 @@ class Ends:
                 delta.append(self._places.sums("delta", request, head, row, rows).flat)
                 cores.append((at + row) // share)
             at += length
-        order = np.full(len(cores), FIRST)
+        order = np.full(len(cores), FIRST, np.int64)
         return [Step(self._rows_of_delta, (dy, y, delta), np.array(cores, np.int64), order)]
 
     def _rows_of_delta(self, dy: GmView, y: GmView, delta: GmView) -> None:
@@ -153,11 +155,11 @@ class Ends:
         """Wait for the cube cores and for all others, then round the sums."""
         places = self._places
         cores = np.arange(self._workers)
-        last = np.full(cores.size, LAST)
+        last = np.full(cores.size, LAST, np.int64)
         with_tiles = sorted({x.core for x in places.tiles})
         own = np.array([VECTOR_CORES * x + half for x in with_tiles for half in (0, 1)], np.int64)
         steps = [
-            Step(self._await_cube, (), own, np.full(own.size, LAST)),
+            Step(self._await_cube, (), own, np.full(own.size, LAST, np.int64)),
             Step(self._meet, (), cores, last),
         ]
         for output, name in OUTPUTS.items():
@@ -169,7 +171,7 @@ class Ends:
                 for x, dtype in ((name, FLOAT32), (output, self._a.element))
             )
             scale = 1.0 if name == "value_sum" else self._a.scale
-            steps.append(Step(self._round, (*views, scale), core, np.full(loops, LAST)))
+            steps.append(Step(self._round, (*views, scale), core, np.full(loops, LAST, np.int64)))
         return steps
 
     def _await_cube(self) -> None:

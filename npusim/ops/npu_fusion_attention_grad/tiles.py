@@ -10,7 +10,8 @@ head by head, of a head by their keys, then by their tokens, and dealt to the cu
     query_sum ...            the gradients in fp32, laid out as their tensors
     delta                    rowsum(dy * attention_in), eight times, head by head
 
-The first four are workspaces of each core, of two slots each, for one tile after the other.
+The first four are workspaces of each core, of two slots each, for one tile after the other; some
+calls have them in fractals, each 16 columns of all tokens.
 
 Sources: ops-transformer@c29bc10 attention/flash_attention_score_grad, op_host,
 flash_attention_score_grad_tiling_s1s2_bn2gs1s2_sab.cpp (DoSplit, AdjustCvInner), and op_kernel
@@ -26,7 +27,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from npusim.data.dtypes import FLOAT32, DType
+from npusim.data.dtypes import BFLOAT16, FLOAT32, DType
 from npusim.data.integers import align_up, ceil_div
 from npusim.kernel.program import Binding
 from npusim.kernel.views import GmView
@@ -41,6 +42,11 @@ BALANCED = 4
 UNIT, SEEN_UNIT = 16, 8
 """Tokens and keys of a tile are multiples of the one, the keys that it sees of the other."""
 SLOTS = 2
+LEAST_FRACTAL, FRACTAL_COLUMNS = 512, 128
+"""Tokens and keys from which on a call of bfloat16 whose heads have so many columns, or 64 without
+a mask, has its intermediate matrices in fractals."""
+SMALL_KEYS, WHOLE_KEYS = 5000, 128
+"""So do calls of fewer keys that are no multiple of the other number."""
 SIDES = {
     "query": "query", "key": "key", "value": "value", "dy": "output", "attention_in": "output",
     "query_sum": "query", "key_sum": "key", "value_sum": "value",
@@ -83,6 +89,20 @@ def extents(a: Attention) -> Extents:
     return Extents(most, most)
 
 
+def has_fractals(a: Attention) -> bool:
+    """Whether scores, slopes, weights and differences are matrices of fractals (ChooseL1Custom).
+
+    That they are rows where tokens or keys are no whole fractals is assumed.
+    """
+    if a.is_packed or a.longest_query % UNIT or a.longest_kv % UNIT:
+        return False
+    is_long = min(a.longest_query, a.longest_kv) >= LEAST_FRACTAL
+    is_custom = a.element is BFLOAT16 and is_long and extents(a) == (EXTENT, EXTENT)
+    takes_size = a.head_size == FRACTAL_COLUMNS or (a.head_size == 64 and not a.has_mask)
+    is_odd = a.longest_kv % WHOLE_KEYS != 0 and a.longest_kv < SMALL_KEYS
+    return is_odd or (is_custom and takes_size)
+
+
 def _balanced(extent: int, most: int) -> int:
     """The size of equal parts of *extent*, as few as possible of at most *most*."""
     return align_up(ceil_div(extent, ceil_div(extent, most)), UNIT)
@@ -102,7 +122,7 @@ def schedule(a: Attention, cores: int) -> tuple[Tile, ...]:
 
 def _seen(a: Attention) -> Iterator[tuple[int, int, int, int, int, int]]:
     """Request, head, tokens and keys of tiles of which some key is seen."""
-    size = extents(a)
+    size, unit = extents(a), UNIT if has_fractals(a) else SEEN_UNIT
     for request, (queries, keys) in enumerate(zip(a.query_lengths, a.kv_lengths, strict=True)):
         before, after = Rows(a).reach(request)
         for head in range(a.query_heads):
@@ -112,7 +132,7 @@ def _seen(a: Attention) -> Iterator[tuple[int, int, int, int, int, int]]:
                     first = 0 if before is None else token + before
                     end = min(key + size.keys, keys)
                     if after is not None:
-                        end = min(end, align_up(max(0, token + tokens + after), SEEN_UNIT))
+                        end = min(end, align_up(max(0, token + tokens + after), unit))
                     if key < end and first < key + size.keys:
                         yield request, head, token, tokens, key, end - key
 
@@ -131,6 +151,10 @@ class Places:
     @cached_property
     def extents(self) -> Extents:
         return extents(self.a)
+
+    @cached_property
+    def has_fractals(self) -> bool:
+        return has_fractals(self.a)
 
     @cached_property
     def _sides(self) -> dict[str, Side]:
@@ -207,5 +231,16 @@ class Places:
         """What *tile* has of the workspace *name* of its core."""
         dtype, slot = self._of_tile[name], tile.number % SLOTS
         place = dtype.nbytes(slot * self._slot_elements)
+        if self.has_fractals:
+            columns = tile.tokens * UNIT
+            return GmView(name, dtype, tile.keys // UNIT, columns, columns, place)
         pitch = align_up(tile.keys, UNIT)
         return GmView(name, dtype, tile.tokens, tile.keys, pitch, place)
+
+    def part(self, slot: GmView, rows: tuple[int, int], columns: tuple[int, int]) -> GmView:
+        """Some rows and columns of a slot, each a first one and how many."""
+        (row, height), (column, width) = rows, columns
+        if self.has_fractals:
+            across = slice(column // UNIT, ceil_div(column + width, UNIT))
+            return slot[across, row * UNIT : (row + height) * UNIT]
+        return slot[row : row + height, column : column + width]

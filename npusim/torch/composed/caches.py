@@ -11,7 +11,11 @@ from typing import Any
 
 import torch
 
+from npusim.torch.composed.atb import paged_cache_load
+
 __all__ = [
+    "gather_pa_kv_cache",
+    "gather_pa_kv_cache_functional",
     "kv_rmsnorm_rope_cache",
     "kv_rmsnorm_rope_cache_v2",
     "prefetch",
@@ -75,6 +79,45 @@ def prefetch(
         )
 
 
+def gather_pa_kv_cache(
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    seq_offset: torch.Tensor | None = None,
+    is_seq_lens_cumsum: bool = False,
+) -> None:
+    """Into *key* and *value* those of requests behind each other, read from their pages."""
+    paged_cache_load(
+        key_cache,
+        value_cache,
+        block_tables,
+        seq_lens,
+        seq_starts=seq_offset,
+        cumsum=is_seq_lens_cumsum,
+        key=key,
+        value=value,
+    )
+
+
+def gather_pa_kv_cache_functional(
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    **given: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same in tensors of their own."""
+    found = key.clone(), value.clone()
+    gather_pa_kv_cache(key_cache, value_cache, block_tables, seq_lens, *found, **given)
+    return found
+
+
 # ---- npu_kv_rmsnorm_rope_cache ----
 
 
@@ -98,8 +141,8 @@ def kv_rmsnorm_rope_cache(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Both caches, and what went there, where *is_output_kv*; written in place, and returned.
 
-    The norm is npu_rms_norm, the rotation npu_interleave_rope; what stands in the caches comes of
-    torch's `index_put_`. One kernel, KvRmsNormRopeCache, does all on a card.
+    What the kernel of npusim does not take: the norm is npu_rms_norm, the rotation
+    npu_interleave_rope, and what stands in the caches comes of torch's `index_put_`.
     """
     if v is None:
         latent, rotated = kv[..., :LATENT].contiguous(), kv[..., LATENT:].contiguous()
@@ -129,7 +172,8 @@ def kv_rmsnorm_rope_cache_v2(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, t
     """What went into the caches, which are written in place."""
     for name in ("k_cache_dtype", "ckv_cache_dtype"):
         kwargs.pop(name, None)
-    return kv_rmsnorm_rope_cache(*args, **kwargs)[2:]
+    found: tuple[torch.Tensor, ...] = torch.ops.npu.npu_kv_rmsnorm_rope_cache(*args, **kwargs)
+    return found[2], found[3]
 
 
 def turned_pairs(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

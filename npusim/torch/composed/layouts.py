@@ -16,6 +16,7 @@ __all__ = [
     "confusion_transpose_backward",
     "dtype_cast",
     "dtype_cast_backward",
+    "gather_sparse_index",
     "one_hot",
     "pad",
     "reshape",
@@ -120,3 +121,9 @@ def one_hot(
 def sort_v2(self: torch.Tensor, dim: int = -1, descending: bool = False) -> torch.Tensor:
     """self in order, without the places."""
     return torch.sort(self, dim=dim, descending=descending).values
+
+
+def gather_sparse_index(input: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """The rows of input that *index* names."""
+    rows = input.index_select(0, index.flatten())
+    return rows.reshape(*index.shape, *input.shape[1:])

@@ -61,10 +61,11 @@ def add_layer_norm(
     additional_output: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """The layer norm of a sum, its mean, one over the root, and the sum if it is asked for."""
+    dtype = torch.promote_types(x1.dtype, x2.dtype)
     total = x1.float() + x2.float()
     mean, rstd, normed = _statistics(total, gamma.dim(), epsilon)
-    y = (normed * gamma.float() + beta.float()).to(x1.dtype)
-    x = total.to(x1.dtype) if additional_output else torch.empty_like(x1)
+    y = (normed * gamma.float() + beta.float()).to(dtype)
+    x = total.to(dtype) if additional_output else torch.empty_like(y)
     return y, mean, rstd, x
 
 

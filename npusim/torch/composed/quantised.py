@@ -1,0 +1,229 @@
+"""Quantised products, norms and caches whose own kernels are not simulated.
+
+Sources: op-plugin@517f2e7, the documents torch_npu-npu_quant_matmul_gelu.md,
+torch_npu-npu_quant_matmul_reduce_sum.md, torch_npu-npu_grouped_matmul_swiglu_quant_v2.md,
+torch_npu-npu_rms_norm_quant.md and torch_npu-npu_quant_scatter.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from npusim.torch import formats
+from npusim.torch.composed.activations import gelu
+from npusim.torch.composed.caches import scatter_update, scatter_update_
+
+__all__ = [
+    "grouped_matmul_swiglu_quant_v2",
+    "kronecker_quant",
+    "quant_matmul_gelu",
+    "quant_matmul_reduce_sum",
+    "quant_scatter",
+    "quant_scatter_",
+    "rms_norm_quant",
+]
+
+INT8 = -128, 127
+FRACTAL_DIMENSIONS = 5
+"""Of a weight whose shape says how its fractals lie."""
+INT4, INT4_LARGEST = (-8, 7), 7
+
+
+def quant_matmul_gelu(
+    x1: torch.Tensor,
+    x2: torch.Tensor,
+    x1_scale: torch.Tensor,
+    x2_scale: torch.Tensor,
+    *,
+    bias: torch.Tensor | None = None,
+    approximate: str | None = "gelu_erf",
+) -> torch.Tensor:
+    """npu_quant_matmul and gelu."""
+    is_wide = torch.bfloat16 in (x2_scale.dtype, None if bias is None else bias.dtype)
+    found = torch.ops.npu.npu_quant_matmul(
+        x1,
+        x2,
+        x2_scale,
+        pertoken_scale=x1_scale,
+        bias=bias,
+        output_dtype=torch.bfloat16 if is_wide else torch.float16,
+    )
+    form = "tanh" if approximate == "gelu_tanh" else "none"
+    return gelu(found.float(), form).to(found.dtype)
+
+
+def quant_matmul_reduce_sum(
+    x1: torch.Tensor,
+    x2: torch.Tensor,
+    *,
+    x1_scale: torch.Tensor,
+    x2_scale: torch.Tensor,
+) -> torch.Tensor:
+    """npu_quant_matmul of each batch in bfloat16, and the sum of all batches."""
+    products = [
+        torch.ops.npu.npu_quant_matmul(
+            rows, columns, x2_scale, pertoken_scale=scale, output_dtype=torch.bfloat16
+        )
+        for rows, columns, scale in zip(x1, x2, x1_scale, strict=True)
+    ]
+    return torch.stack(products).float().sum(0).to(torch.bfloat16)
+
+
+def grouped_matmul_swiglu_quant_v2(
+    x: torch.Tensor,
+    weight: Sequence[torch.Tensor],
+    weight_scale: Sequence[torch.Tensor],
+    x_scale: torch.Tensor,
+    group_list: torch.Tensor,
+    *,
+    smooth_scale: torch.Tensor | None = None,
+    weight_assist_matrix: Sequence[torch.Tensor] | None = None,
+    group_list_type: int | None = 0,
+    **given: object,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """npu_grouped_matmul_swiglu_quant of one weight, whose groups may be counts.
+
+    Where x is int4 as well, products, activation and quantisation are operations of torch.
+    """
+    if len(weight) != 1 or given.get("bias") is not None:
+        raise NotImplementedError(
+            "npu_grouped_matmul_swiglu_quant_v2: it must have one weight and no bias, for "
+            "npu_grouped_matmul_swiglu_quant stands for it; call npu_grouped_matmul, npu_swiglu "
+            "and npu_dynamic_quant"
+        )
+    ends = group_list.cumsum(0) if group_list_type == 1 else group_list
+    whole, scales = weight[0], weight_scale[0]
+    if whole.dim() == FRACTAL_DIMENSIONS and formats.get(whole) == formats.ND:
+        # Its axes are (e, n / c0, k / 16, 16, c0).
+        whole = whole.permute(0, 2, 3, 1, 4).flatten(1, 2).flatten(2)
+    if x.dtype == torch.int32:
+        return _of_int4(x, whole, scales, x_scale, ends, smooth_scale)
+    if formats.get(whole) != formats.NZ:
+        whole = torch.ops.npu.npu_format_cast(whole.contiguous(), formats.NZ)
+    assist = None if weight_assist_matrix is None else weight_assist_matrix[0]
+    if assist is not None and scales.dim() == assist.dim():
+        scales = scales[:, None]
+    output, scale, _ = torch.ops.npu.npu_grouped_matmul_swiglu_quant(
+        x, whole, ends, scales, x_scale, bias=assist
+    )
+    return output, scale
+
+
+def _of_int4(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scale: torch.Tensor,
+    x_scale: torch.Tensor,
+    ends: torch.Tensor,
+    smooth_scale: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows and weights of eight int4 in an int32; rows that no group has are zero."""
+    rows, columns, factors = _levels(x), _levels(weight), weight_scale
+    if factors.dtype == torch.int64:
+        # Words of npu_trans_quant_param: float32 in their lower half.
+        factors = factors.contiguous().view(torch.float32)[..., ::2]
+    output = x.new_zeros((x.shape[0], columns.shape[-1] // 2), dtype=torch.int8)
+    scale = x_scale.new_zeros(x.shape[0])
+    first = 0
+    for expert, last in enumerate(ends.tolist()):
+        here = slice(first, last)
+        values = rows[here] @ columns[expert] * factors[expert] * x_scale[here, None]
+        a, b = values.chunk(2, -1)
+        gated = torch.nn.functional.silu(a) * b
+        if smooth_scale is not None:
+            gated = gated * smooth_scale[expert]
+        scale[here] = gated.abs().amax(-1) / INT8[1]
+        output[here] = (gated / scale[here, None]).round().clamp(*INT8).to(torch.int8)
+        first = last
+    return output, scale
+
+
+def _levels(packed: torch.Tensor) -> torch.Tensor:
+    """`(..., 8 n)` of int32 `(..., n)`, as float32; the lowest bits come first."""
+    shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=packed.device)
+    digits = (packed[..., None] >> shifts) & 15
+    return (((digits + 8) & 15) - 8).flatten(-2).float()
+
+
+def rms_norm_quant(
+    x: torch.Tensor,
+    gamma: torch.Tensor,
+    beta: torch.Tensor,
+    scale: torch.Tensor,
+    offset: torch.Tensor,
+    epsilon: float = 1e-6,
+    *,
+    dst_dtype: int | None = None,  # noqa: ARG001
+) -> torch.Tensor:
+    """int8 of npu_rms_norm with a bias, divided by a scale."""
+    normed = torch.ops.npu.npu_rms_norm(x, gamma, epsilon)[0].float()
+    levels = (normed + beta.float()) / scale.float() + offset.float()
+    return levels.round().clamp(*INT8).to(torch.int8)
+
+
+def _quantised(
+    updates: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None, axis: int
+) -> torch.Tensor:
+    offsets = None if zeros is None else zeros.reshape(-1)
+    return torch.ops.npu.npu_quantize(updates, scales.reshape(-1), offsets, torch.qint8, axis, True)
+
+
+def quant_scatter(
+    input: torch.Tensor,
+    indices: torch.Tensor,
+    updates: torch.Tensor,
+    quant_scales: torch.Tensor,
+    quant_zero_points: torch.Tensor | None = None,
+    axis: int = -2,
+    quant_axis: int = -1,
+    reduce: str = "update",  # noqa: ARG001
+    dst_type: int | None = None,  # noqa: ARG001
+    round_mode: str | None = "rint",  # noqa: ARG001
+) -> torch.Tensor:
+    """scatter_update of updates that npu_quantize has made int8."""
+    levels = _quantised(updates, quant_scales, quant_zero_points, quant_axis)
+    return scatter_update(input, indices, levels, axis)
+
+
+def quant_scatter_(
+    input: torch.Tensor,
+    indices: torch.Tensor,
+    updates: torch.Tensor,
+    quant_scales: torch.Tensor,
+    quant_zero_points: torch.Tensor | None = None,
+    axis: int = -2,
+    quant_axis: int = -1,
+    reduce: str = "update",  # noqa: ARG001
+    dst_type: int | None = None,  # noqa: ARG001
+    round_mode: str | None = "rint",  # noqa: ARG001
+) -> torch.Tensor:
+    """The same in place."""
+    levels = _quantised(updates, quant_scales, quant_zero_points, quant_axis)
+    return scatter_update_(input, indices, levels, axis)
+
+
+def kronecker_quant(
+    x: torch.Tensor,
+    kronecker_p1: torch.Tensor,
+    kronecker_p2: torch.Tensor,
+    clip_ratio: float | None = None,
+    dst_dtype: int | None = None,
+    dst_type_max: float | None = None,  # noqa: ARG001
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`p1 @ x @ p2` of each token as int4, eight of them in an int32, and the scale of each token.
+
+    Products are rounded to the type of x (ops-nn@e5c3fa9 quant/flat_quant).
+    """
+    if dst_dtype not in (None, torch.int32):
+        raise RuntimeError(
+            f"npu_kronecker_quant: dst_dtype must be torch.int32 on the chips that are simulated, "
+            f"not {dst_dtype}; leave it out"
+        )
+    turned = torch.matmul(kronecker_p1, torch.matmul(x, kronecker_p2))
+    largest = turned.flatten(1).abs().amax(-1).float()
+    scale = largest / (INT4_LARGEST * (1.0 if clip_ratio is None else clip_ratio))
+    levels = (turned.float() / scale[:, None, None]).round().clamp(*INT4).to(torch.int32)
+    packed = torch.ops.npu.npu_convert_weight_to_int4pack(levels.reshape(-1, x.shape[-1]))
+    return packed.reshape(*x.shape[:-1], -1), scale
