@@ -15,6 +15,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
+from importlib.resources import files
 from pkgutil import iter_modules
 
 from npusim import published
@@ -27,7 +28,6 @@ from npusim.ops._signature import NO_DEFAULT, Parameter
 from npusim.ops._support import A2_A3, Row
 from npusim.ops._support_table import support_table, support_text
 from npusim.ops._torch import TorchFunction, TorchTensor
-from npusim.ops._under_torch import OF_SEVERAL_CARDS, UNDER_TORCH
 
 __all__ = [
     "A2_A3",
@@ -106,7 +106,7 @@ def _described(name: object) -> str:
     if not isinstance(name, str):
         return f"{shown(name)}; npusim ops lists them all"
     near = get_close_matches(name, names(), n=1, cutoff=LIKENESS)
-    if name in UNDER_TORCH:
+    if name in under_torch():
         return f"{name}, which {_under_torch(name)}"
     if name in published.operators():
         hint = f"the closest one that is: {near[0]}" if near else "npusim ops lists them all"
@@ -114,12 +114,22 @@ def _described(name: object) -> str:
     if near:
         return f"{shown(name)}; did you mean {near[0]}?"
     if meant := get_close_matches(name, published.operators(), n=1, cutoff=LIKENESS):
-        is_there = meant[0] in UNDER_TORCH
+        is_there = meant[0] in under_torch()
         what = _under_torch(meant[0]) if is_there else "npusim does not simulate"
         return f"{shown(name)}; torch_npu has {meant[0]}, which {what}"
     if name[:1].isupper():
         return f"{shown(name)}; for a model run npusim model with its config.json"
     return f"{shown(name)}, which is no operator of torch_npu either; npusim ops lists them all"
+
+
+@cache
+def under_torch() -> frozenset[str]:
+    """Functions of torch_npu that scripts alone can call, by npusim.torch: no operators here."""
+    return frozenset((files(__name__) / "under_torch.txt").read_text(encoding="utf-8").split())
+
+
+OF_SEVERAL_CARDS = ("all_gather", "all_reduce", "distribute", "reduce_scatter")
+"""What the names of those have in them that are called on several cards at once."""
 
 
 def _under_torch(name: str) -> str:

@@ -18,8 +18,9 @@ import torch
 from npusim.torch import arguments, card, known, products, shapes
 from npusim.torch.arguments import FLOATS
 from npusim.torch.fallback import UNKNOWN, HostOp, is_on_host
-from npusim.torch.kernels import Given, Repeats, launched, takes, tensors_of
+from npusim.torch.kernels import Given, launched, takes, tensors_of
 from npusim.torch.relabel import overwrite, to_host, to_npu
+from npusim.torch.repeats import Repeats
 from npusim.torch.views import cast, contiguous, copied, is_plain
 from npusim.torch.works.training import FOREACH
 
@@ -44,8 +45,12 @@ class CardOp(ABC):
     def __call__(self, *args: object, **kwargs: object) -> object:
         if is_on_host():
             return self._host(*args, **kwargs)
-        found = self.on_card(*args, **kwargs) if kwargs else self._again.run(self.on_card, args)
+        found = self.launched(args, kwargs)
         return self._host(*args, **kwargs) if found is None else self.known(found, args, kwargs)
+
+    def launched(self, args: tuple[object, ...], kwargs: dict[str, object]) -> torch.Tensor | None:
+        """What :meth:`on_card` gives, by what an earlier call has found out if there was one."""
+        return self.on_card(*args, **kwargs) if kwargs else self._again.run(self.on_card, args)
 
     def known(
         self, found: torch.Tensor, args: tuple[object, ...], kwargs: dict[str, object]
@@ -208,7 +213,7 @@ class InPlaceOp:
         others = [value for value in args if isinstance(value, torch.Tensor)]
         fits = x.is_contiguous() and all(_is_broadcast(other, x) for other in others)
         is_on_card = fits and not is_on_host()
-        found = self._kernel.on_card(x, *args, **kwargs) if is_on_card else None
+        found = self._kernel.launched((x, *args), kwargs) if is_on_card else None
         if found is not None and found.dtype != x.dtype:
             found = cast(found, x.dtype) if torch.can_cast(found.dtype, x.dtype) else None
         if found is None:

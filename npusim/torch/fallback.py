@@ -125,7 +125,8 @@ class HostOp:
         self.mixes = schema.name in CPU_INDICES
         self.takes_host = schema.name in WITH_HOST
         self.is_kernel = schema.name not in NO_KERNELS and not _is_view(schema)
-        self.run = run or STAND_INS.get(self.name) or half_types.run_of(op)
+        chosen = run or STAND_INS.get(self.name) or half_types.run_of(op)
+        self.run = indices.taking_int32(schema, chosen)
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         if not card.computes_values():
@@ -157,8 +158,11 @@ class HostOp:
             # number on: the overload for numbers computes what it would have.
             run = self.op.overloadpacket
         try:
-            result = self._run(run, call, low, named)
-        except NotImplementedError as error:
+            if self.is_mutable:
+                result = self._run_mutable(run, call, low, named)
+            else:
+                result = run(*low, **named)
+        except RuntimeError as error:
             if half_types.is_lacking(error) and not self.is_mutable:
                 result = half_types.in_float32(run, low, named)
             elif not str(error).startswith("Could not run"):
@@ -230,23 +234,6 @@ class HostOp:
         self._passed(args, kwargs, found, self.is_kernel and is_work and not _on_host)
         return found
 
-    def _run(
-        self,
-        run: Callable[..., object],
-        call: _Call,
-        low: list[object],
-        named: dict[str, object],
-    ) -> object:
-        try:
-            return (
-                self._run_mutable(run, call, low, named) if self.is_mutable else run(*low, **named)
-            )
-        except RuntimeError as error:
-            if not indices.is_lacking(error):
-                raise
-        low, named = indices.as_int64(self.op._schema, low, named)
-        return self._run_mutable(run, call, low, named) if self.is_mutable else run(*low, **named)
-
     def _run_mutable(
         self,
         run: Callable[..., object],
@@ -306,8 +293,9 @@ class _Call:
                 return lent.npu
             if value.device != CPU:
                 return value
-            if value.layout is not torch.strided:
-                raise not_modelled(self.op.name, f"give a tensor of layout {value.layout}")
+            if value.layout is not torch.strided or value.is_quantized:
+                kind = value.dtype if value.is_quantized else f"layout {value.layout}"
+                raise not_modelled(self.op.name, f"give a tensor of {kind}")
             return to_npu(value)
         if isinstance(value, list | tuple):
             return type(value)([self.up(part) for part in value])

@@ -19,7 +19,18 @@ from functools import wraps
 
 import torch
 
-__all__ = ["BASE", "ND", "NZ", "Format", "are_all_plain", "get", "number", "patch", "put"]
+__all__ = [
+    "BASE",
+    "ND",
+    "NZ",
+    "Format",
+    "are_all_plain",
+    "as_cast",
+    "get",
+    "number",
+    "patch",
+    "put",
+]
 
 
 class Format(IntEnum):
@@ -73,6 +84,8 @@ ND, NZ = 2, 29
 
 _formats: dict[int, int] = {}
 """Storage -> its format, if that is not what the dimensions of its tensor say."""
+_shapes: dict[int, torch.Size] = {}
+"""The same storage -> the shape of its tensor when it was given that format."""
 
 
 def get(tensor: torch.Tensor) -> int:
@@ -106,8 +119,19 @@ def put(tensor: torch.Tensor, number: int) -> None:
         _formats.pop(key, None)
         return
     if key not in _formats:
-        weakref.finalize(storage, _formats.pop, key, None)
-    _formats[key] = int(number)
+        for table in (_formats, _shapes):
+            weakref.finalize(storage, table.pop, key, None)
+    _formats[key], _shapes[key] = int(number), tensor.shape
+
+
+def as_cast(tensor: torch.Tensor) -> torch.Tensor:
+    """*tensor* in the shape in which it became FRACTAL_NZ, if it is a view that names its fractals:
+    `(..., n / c0, m / 16, 16, c0)` of `(..., m, n)`."""
+    if get(tensor) != NZ:
+        return tensor
+    shape = _shapes[tensor.untyped_storage()._cdata]
+    is_of_fractals = tensor.dim() == len(shape) + 2 and tensor.numel() == shape.numel()
+    return tensor.view(shape) if is_of_fractals else tensor
 
 
 def patch() -> None:

@@ -42,7 +42,24 @@ def _as_given(args: tuple[object, ...], kwargs: dict[str, object]) -> CallArgume
     return args, kwargs
 
 
-AS_DOCUMENTED = {"npu_quantize": _quantize, "npu_quant_matmul": _quant_matmul}
+def _rotary(args: tuple[object, ...], kwargs: dict[str, object]) -> CallArguments:
+    mode = kwargs.get("rotary_mode", args[3] if len(args) > 3 else "half")
+    if isinstance(mode, str) and mode not in ROTARY_MODES:
+        text = (
+            f"The rotary_mode of npu_rotary_mul should be half or interleave, but got {mode}\n"
+            f"npu_rotary_mul: rotary_mode must be half or interleave, not {mode}; choose one"
+        )
+        raise RuntimeError(text)
+    return args, kwargs
+
+
+ROTARY_MODES = ("half", "interleave")
+"""What torch_npu takes before it asks aclnn (op-plugin@517f2e7, RotaryMulKernelNpuOpApi.cpp)."""
+AS_DOCUMENTED = {
+    "npu_quantize": _quantize,
+    "npu_quant_matmul": _quant_matmul,
+    "npu_rotary_mul": _rotary,
+}
 """Name -> the arguments of a document's call as the schema has them."""
 
 
@@ -60,7 +77,8 @@ def _function(module: str, declared: ops.TorchFunction) -> Callable[..., object]
             return packet(*args, **kwargs)
         except (RuntimeError, TypeError) as error:
             # Those of the dispatcher; what npusim raises says all that is needed.
-            text = None if isinstance(error, OpError) else _misfit(declared, args, kwargs)
+            is_ours = isinstance(error, OpError) or f"{name}: " in str(error)
+            text = None if is_ours else _misfit(declared, args, kwargs)
             if text is None:
                 raise
             raise type(error)(f"{error}\n{name}: {text}") from None

@@ -18,7 +18,9 @@ from npusim.torch import distances, generator, half_lists
 __all__ = ["in_float32", "is_lacking", "run_of"]
 
 HALF = (torch.float16, torch.bfloat16)
-_LACKING = re.compile(r"\" not implemented for '(Half|BFloat16)'$")
+_LACKING = re.compile(
+    r"\" not implemented for '(Half|BFloat16)'$|Low precision dtypes not supported. Got (Half|BFl)"
+)
 WIDE = frozenset(
     f"aten::{name}{backward}"
     for backward in ("", "_backward")
@@ -33,6 +35,7 @@ WIDE = frozenset(
         *("_embedding_bag_backward", "_embedding_bag_dense"),
         *("slow_conv_transpose2d", "slow_conv_transpose3d", "slow_conv_dilated2d"),
         *("slow_conv_dilated3d", "slow_conv3d_forward", "_slow_conv2d_forward", "_slow_conv2d"),
+        *("nll_loss_forward", "nll_loss2d_forward", "nll_loss", "nll_loss2d"),
     )
 )
 """Operations that the CPU computes in half types, steps and all."""
@@ -96,7 +99,7 @@ def _as(result: object, operand: object) -> object:
     return result.to(operand.dtype) if both else result  # type: ignore[attr-defined]
 
 
-def is_lacking(error: NotImplementedError) -> bool:
+def is_lacking(error: RuntimeError) -> bool:
     """Whether *error* says that the CPU has an operation, but not for a half type."""
     return _LACKING.search(str(error)) is not None
 

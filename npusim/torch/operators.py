@@ -200,13 +200,22 @@ def _real(
     """Runs *op*; in place, the tensor's own memory is exchanged for that of the result."""
 
     gives_list = _returns_list(schema)
-    has_numbers = len(schema.returns) != sum(_is_tensor(each) for each in schema.returns)
-    is_repeatable = not (function.into or schema.is_mutable or function.wanted or has_numbers)
+    is_repeatable = not (function.into or schema.is_mutable or function.wanted)
+
+    def more(bound: dict[str, Any]) -> tuple[Any, ...]:
+        """What comes behind the outputs of a call that was made before."""
+        layouts = {name: _layout(value) for name, value in named_tensors(bound)}
+        first = next(iter(bound.values()))
+        return _behind(function, described(arguments(function, bound), layouts), first)
 
     def real(*args: object, **kwargs: object) -> object:
         key = _key(function, args, kwargs) if is_repeatable else None
         if key is not None and (again := card.again(key)) is not None:
-            return _given(again, gives_list)
+            found = _given(again, gives_list)
+            if not function.has_more:
+                return found
+            each = found if isinstance(found, tuple) else (found,)
+            return (*each, *more(bind(schema, args, kwargs)))
         bound = bind(schema, args, kwargs)
         own, first = arguments(function, bound), next(iter(bound.values()))
         own |= {name: is_wanted(inputs) for name, inputs in function.wanted.items()}
@@ -317,7 +326,8 @@ def _taken(op: str, name: str, value: object) -> object:
             f"wrapper_PrivateUse1__{op})\n"
             f"{op}: {name} must lie on the npu, not on the cpu; move it with .npu()"
         )
-    if not card.computes_values() and not (value.is_contiguous() or value.mT.is_contiguous()):
+    tensor = formats.as_cast(value)
+    if not card.computes_values() and not (tensor.is_contiguous() or tensor.mT.is_contiguous()):
         # A spec says of no other view how it lies.
-        value = contiguous(value)
-    return argument(op, name, to_host(value), formats.get(value))
+        tensor = contiguous(tensor)
+    return argument(op, name, to_host(tensor), formats.get(tensor))

@@ -17,6 +17,7 @@ from npusim.torch.clock import clock
 from npusim.torch.errors import invalid_device
 from npusim.torch.fallback import is_on_host
 from npusim.torch.relabel import to_host, to_npu
+from npusim.torch.repeats import Repeats
 from npusim.torch.views import cast, copied
 
 __all__ = ["KERNELS", "new_storage"]
@@ -139,7 +140,8 @@ def _to_copy(
     if is_there:
         _check(device)
     is_kernel = is_there and tensor.is_npu and tensor.numel() > 0 and not is_on_host()
-    found = _converted(tensor, dtype, memory_format) if is_kernel else None
+    given = tensor, dtype, memory_format
+    found = _conversions.run(_converted, given) if is_kernel else None
     if found is not None and (card.computes_values() or not known.is_known(tensor)):
         return found
     is_timed = found is not None
@@ -180,6 +182,9 @@ def _is_decided(tensor: torch.Tensor) -> bool:
     if tensor.is_npu:
         return known.is_known(tensor)
     return known.may_be_known(tensor.shape, tensor.dtype)
+
+
+_conversions = Repeats()
 
 
 def _converted(tensor: torch.Tensor, dtype: object, memory_format: object) -> torch.Tensor | None:

@@ -54,7 +54,7 @@ def test_inactive_experts_come_last() -> None:
     assert index == [0, -1, 1, -1, -1, 2]
     assert counts == [3]
     came_from = outputs(X, EXPERTS, active_expert_range=[2, 3], row_idx_type=1)[1]
-    assert came_from == [0, 2, 5, 1, 3, 4]
+    assert came_from == [0, 2, 5, 3, 1, 4]
     pairs = outputs(X, EXPERTS, active_expert_range=[2, 4], expert_tokens_num_type=2)[2]
     assert pairs == [[2, 3], [3, 1], [0, 0], [0, 0]]
 

@@ -192,6 +192,19 @@ def test_the_best_boxes_stay() -> None:
     assert (places.tolist(), count.item()) == ([1, 2, 0], 2)
 
 
+@pytest.mark.parametrize("mode", [0, 1])
+def test_the_best_turned_boxes_stay(mode: int) -> None:
+    boxes = torch.tensor([[0.0, 0, 4, 4, 45], [0, 0, 4, 4, 0], [9, 9, 2, 2, 10], [0, 0, 4, -4, 0]])
+    if mode == 1:
+        x, y, w, h, angle = boxes.unbind(1)
+        boxes = torch.stack([x - w / 2, y - h / 2, x + w / 2, y + h / 2, angle], 1)
+    scores = torch.tensor([0.5, 0.9, 0.8, 0.7])
+    places, count = torch_npu.npu_nms_rotated(boxes.npu(), scores.npu(), 0.5, mode=mode)
+    assert (places.tolist(), count.tolist()) == ([1, 2, 3], [3])
+    places, _ = torch_npu.npu_nms_rotated(boxes.npu(), scores.npu(), 0.8, 0.6, 2, mode)
+    assert places.tolist() == [1, 2]
+
+
 # ---- bits, ranges, counts ----
 
 
@@ -301,3 +314,14 @@ def test_indices_on_the_card_are_taken_for_a_tensor_of_the_host() -> None:
     x, values = torch.zeros(4), torch.tensor([7.0, 8.0])
     x.index_put_((torch.tensor([1, 3]).npu(),), values)
     assert x.tolist() == [0, 7, 0, 8]
+
+
+def test_half_types_and_int32_at_once() -> None:
+    x = torch.tensor([[0.1, 0.2, 0.4, 0.8]]).half()
+    target = torch.tensor([[3, 0, -1, 1]])
+    want = torch.nn.functional.multilabel_margin_loss(x.double(), target)
+    found = torch.nn.functional.multilabel_margin_loss(x.npu(), target.int().npu())
+    torch.testing.assert_close(found.cpu(), want.half())
+    square = torch.tensor([[2.0, 1.0], [1.0, 3.0]]).half()
+    found = torch.inverse(square.npu()).cpu()
+    torch.testing.assert_close(found, torch.inverse(square.double()).half())

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT32, UINT8, DType
+from npusim.data.errors import Code
 from npusim.data.integers import align_up
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import DeviceSpec
@@ -46,6 +47,7 @@ def check(contract: ops.Contract) -> Problem:
         1 <= experts <= MOST_EXPERTS,
         f"x must have 1 to {MOST_EXPERTS} columns, not {experts}; longer rows are not simulated: "
         f"split them",
+        Code.UNSUPPORTED if experts else Code.INVALID_PARAMETER,
     )
     done = contract.optional("finished")
     best, most = contract.integer("k"), min(experts, MOST_CHOSEN)

@@ -14,12 +14,12 @@
                                    the number of rows of each expert  expert_tokens_num_type 1
                                    (expert, rows), for non-empty ones expert_tokens_num_type 2
 
-Experts outside of active_expert_range are sorted behind all others, and their rows are not written.
-With drop_pad_mode 1 each expert has expert_capacity rows of output `(experts, capacity, width)`:
-further ones are dropped, and missing ones are zeros. v and s are float32; v / s is truncated to the
-precision of float16 and then rounded, halves away from zero, so that 2.5 becomes 3. The kernel for
-single tokens of a certain model rounds to odd instead of truncating, then halves to even. A row of
-zeros becomes one of zeros.
+Experts outside of active_expert_range are sorted behind all others, those below it last and in
+their original order, and their rows are not written. With drop_pad_mode 1 each expert has
+expert_capacity rows of output `(experts, capacity, width)`: further ones are dropped, and missing
+ones are zeros. v and s are float32; v / s is truncated to the precision of float16 and then
+rounded, halves away from zero, so that 2.5 becomes 3. The kernel for single tokens of a certain
+model rounds to odd instead of truncating, then halves to even. A row of zeros becomes one of zeros.
 
 A card does not write the rows of experts that are not active, the counts without
 expert_tokens_num_flag, and the scales without quantisation; here they are 0.
@@ -33,12 +33,12 @@ kernels that are not simulated.
 
 Sources: ops-transformer@c29bc10 moe/moe_init_routing_v3, op_kernel and op_host; torch_npu 2.14.0,
 the text of this function, which has only drop_pad_mode 0, and the shapes that it returns to
-torch.compile, which include drop_pad_mode 1. Assumed: inactive choices keep their order; for
-drop_pad_mode 1 rows are dropped from the end, scales and the index refer to places in output, and
-counts include dropped rows; and what the modules of this folder say about the schedule. Not
-simulated: static quantisation, fewer rows than choices (active_num), and the kernel for many tokens
-with 8 of 256 experts, of which 32 or fewer are active; the general one replaces it. Without values
-of expert_idx the choices are distributed evenly over the active experts.
+torch.compile, which include drop_pad_mode 1. Assumed: with drop_pad_mode 1 rows are dropped from
+the end, scales and the index refer to places in output, and counts include dropped rows; and what
+the modules of this folder say about the schedule. Not simulated: static quantisation, fewer rows
+than choices (active_num), and the kernel for many tokens with 8 of 256 experts, of which 32 or
+fewer are active; the general one replaces it. Without values of expert_idx the choices are
+distributed evenly over the active experts.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def oracle(given: ops.Given) -> tuple[Array, Array, Array, Array]:
     first, last = given.active_expert_range or (0, expert_num)
     experts, k = expert_idx.ravel(), expert_idx.shape[1]
     is_active = (experts >= first) & (experts < last)
-    order = np.argsort(np.where(is_active, experts, expert_num), kind="stable")
+    order = np.argsort(np.where(experts < first, expert_num, experts), kind="stable")
     places, coming = np.arange(is_active.sum()), order[: is_active.sum()]
     shape: tuple[int, ...] = (len(order),)
     if is_padded:

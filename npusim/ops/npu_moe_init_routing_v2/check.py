@@ -80,15 +80,14 @@ class Problem(ops.Problem):
         return shape and whole and scaled and counted and self.capacity is None
 
     def expert_keys(self) -> Array:
-        """The expert of each choice, or *experts* if it is not active: `(rows,)`.
+        """The expert of each choice, or *experts* if it is below the active ones: `(rows,)`.
 
         Without values the choices are distributed evenly over the active experts.
         """
         if self.chosen is None:
             return np.arange(self.rows) % len(self.active) + self.active.start
         chosen = np.array(self.chosen, np.int64)
-        is_active = (chosen >= self.active.start) & (chosen < self.active.stop)
-        return np.where(is_active, chosen, self.experts)
+        return np.where(chosen < self.active.start, self.experts, chosen)
 
 
 FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
@@ -327,6 +326,9 @@ def _scale(
 ) -> Operand | None:
     factors = contract.optional("scale")
     if factors is None:
+        return None
+    if not factors.spec.size and not contract.operand("x").spec.size:
+        # Nothing is read where there is no row.
         return None
     known = listed(tuple(dict.fromkeys(map(str, shapes))))
     what = "a row for each active expert" if quantises else "a number for each row of x"

@@ -40,7 +40,7 @@ class Order:
     """The result of the sort, which decides what is read from where."""
 
     keys: Array
-    """The expert of each choice `(rows,)`; a number above all for inactive ones."""
+    """The expert of each choice `(rows,)`; a number above all for those below the active ones."""
     rounds: tuple[tuple[Array, ...], ...]
     """The lists of choices after each round of merging, starting with the parts; finally one."""
     places: Array
@@ -77,7 +77,7 @@ def _in_fours(lists: tuple[Array, ...]) -> list[tuple[Array, ...]]:
 def _places(p: Problem, experts: Array) -> Array:
     """The output rows of choices of *experts* `(rows,)`, which are in ascending order."""
     places = np.arange(len(experts))
-    fits = experts < p.experts
+    fits = experts < p.active.stop
     if p.capacity is not None:
         number = places - np.searchsorted(experts, experts)
         places = experts * p.capacity + number
@@ -150,14 +150,11 @@ def _sort_part(core: VectorCore, p: Problem, plan: Plan) -> Callable[[tuple[int,
     choices = GmView.vector("expert_idx", INT32, p.rows)
 
     def put_back(keys: Local) -> None:
-        """Give inactive choices the key behind all others."""
-        mask, behind = bits[: keys.count // 8], float(-p.experts)
-        if p.active.stop < p.experts:
-            core.compare("gt", mask, keys, float(-p.active.stop))
-            core.select(keys, mask, keys, behind)
+        """Give choices below the active experts the key behind all others."""
         if p.active.start > 0:
+            mask = bits[: keys.count // 8]
             core.compare("le", mask, keys, float(-p.active.start))
-            core.select(keys, mask, keys, behind)
+            core.select(keys, mask, keys, float(-p.experts))
 
     def sort(part: tuple[int, int]) -> None:
         """Sort a range of choices to a list in global memory."""

@@ -180,6 +180,7 @@ PARTS: dict[str, Composed] = {
     "npu_fusion_attention_v2": fusion_attention.npu_fusion_attention,
     "npu_kv_rmsnorm_rope_cache": caches.kv_rmsnorm_rope_cache,
     "npu_moe_compute_expert_tokens": routing.compute_expert_tokens,
+    "npu_moe_gating_top_k_softmax": experts.gating_top_k_softmax,
     "npu_moe_token_permute": routing.token_permute,
 }
 """Operator of npusim -> what runs where its kernel does not take a call that a card takes."""

@@ -9,12 +9,27 @@ from __future__ import annotations
 import torch
 
 __all__ = [
+    "gating_top_k_softmax",
     "gating_top_k_softmax_v2",
     "init_routing_quant",
 ]
 
 CUMSUM, COUNT = 1, 2
 """What expert_tokens_num_mode asks for; 0 is nothing."""
+
+
+def gating_top_k_softmax(
+    x: torch.Tensor, finished: torch.Tensor | None = None, k: int = 1
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """npu_moe_gating_top_k_softmax of rows that are too long for its kernel: softmax and a sort."""
+    shares = torch.softmax(x.float(), -1)
+    values, order = torch.sort(shares, dim=-1, descending=True, stable=True)
+    weights, experts = values[..., :k].to(x.dtype), order[..., :k].to(torch.int32)
+    if finished is not None:
+        experts = experts.masked_fill(finished[..., None], x.shape[-1])
+    rows = experts.numel() // k
+    places = torch.arange(rows * k, dtype=torch.int32, device=x.device).reshape(k, rows).t()
+    return weights, experts, places.reshape(experts.shape).contiguous()
 
 
 def gating_top_k_softmax_v2(

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
+from npusim.torch import formats
 from npusim.torch.composed.activations import gelu
 from npusim.torch.composed.caches import scatter_update, scatter_update_
 
@@ -25,6 +26,8 @@ __all__ = [
 ]
 
 INT8 = -128, 127
+FRACTAL_DIMENSIONS = 5
+"""Of a weight whose shape says how its fractals lie."""
 INT4, INT4_LARGEST = (-8, 7), 7
 
 
@@ -80,19 +83,68 @@ def grouped_matmul_swiglu_quant_v2(
     group_list_type: int | None = 0,
     **given: object,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """npu_grouped_matmul_swiglu_quant of one weight, whose groups may be counts."""
-    if smooth_scale is not None or len(weight) != 1 or given.get("bias") is not None:
+    """npu_grouped_matmul_swiglu_quant of one weight, whose groups may be counts.
+
+    Where x is int4 as well, products, activation and quantisation are operations of torch.
+    """
+    if len(weight) != 1 or given.get("bias") is not None:
         raise NotImplementedError(
-            "npu_grouped_matmul_swiglu_quant_v2: it must have one weight, no smooth_scale and no "
-            "bias, for npu_grouped_matmul_swiglu_quant stands for it; call npu_grouped_matmul, "
-            "npu_swiglu and npu_dynamic_quant"
+            "npu_grouped_matmul_swiglu_quant_v2: it must have one weight and no bias, for "
+            "npu_grouped_matmul_swiglu_quant stands for it; call npu_grouped_matmul, npu_swiglu "
+            "and npu_dynamic_quant"
         )
     ends = group_list.cumsum(0) if group_list_type == 1 else group_list
+    whole, scales = weight[0], weight_scale[0]
+    if whole.dim() == FRACTAL_DIMENSIONS and formats.get(whole) == formats.ND:
+        # Its axes are (e, n / c0, k / 16, 16, c0).
+        whole = whole.permute(0, 2, 3, 1, 4).flatten(1, 2).flatten(2)
+    if x.dtype == torch.int32:
+        return _of_int4(x, whole, scales, x_scale, ends, smooth_scale)
+    if formats.get(whole) != formats.NZ:
+        whole = torch.ops.npu.npu_format_cast(whole.contiguous(), formats.NZ)
     assist = None if weight_assist_matrix is None else weight_assist_matrix[0]
+    if assist is not None and scales.dim() == assist.dim():
+        scales = scales[:, None]
     output, scale, _ = torch.ops.npu.npu_grouped_matmul_swiglu_quant(
-        x, weight[0], ends, weight_scale[0], x_scale, bias=assist
+        x, whole, ends, scales, x_scale, bias=assist
     )
     return output, scale
+
+
+def _of_int4(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scale: torch.Tensor,
+    x_scale: torch.Tensor,
+    ends: torch.Tensor,
+    smooth_scale: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows and weights of eight int4 in an int32; rows that no group has are zero."""
+    rows, columns, factors = _levels(x), _levels(weight), weight_scale
+    if factors.dtype == torch.int64:
+        # Words of npu_trans_quant_param: float32 in their lower half.
+        factors = factors.contiguous().view(torch.float32)[..., ::2]
+    output = x.new_zeros((x.shape[0], columns.shape[-1] // 2), dtype=torch.int8)
+    scale = x_scale.new_zeros(x.shape[0])
+    first = 0
+    for expert, last in enumerate(ends.tolist()):
+        here = slice(first, last)
+        values = rows[here] @ columns[expert] * factors[expert] * x_scale[here, None]
+        a, b = values.chunk(2, -1)
+        gated = torch.nn.functional.silu(a) * b
+        if smooth_scale is not None:
+            gated = gated * smooth_scale[expert]
+        scale[here] = gated.abs().amax(-1) / INT8[1]
+        output[here] = (gated / scale[here, None]).round().clamp(*INT8).to(torch.int8)
+        first = last
+    return output, scale
+
+
+def _levels(packed: torch.Tensor) -> torch.Tensor:
+    """`(..., 8 n)` of int32 `(..., n)`, as float32; the lowest bits come first."""
+    shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=packed.device)
+    digits = (packed[..., None] >> shifts) & 15
+    return (((digits + 8) & 15) - 8).flatten(-2).float()
 
 
 def rms_norm_quant(

@@ -62,6 +62,7 @@ OF_TORCH_NPU: dict[str, Function] = {
     "npu_ifmr": packing.ifmr,
     "npu_iou": boxes.iou,
     "npu_masked_fill_range": packing.masked_fill_range,
+    "npu_nms_rotated": rotated.nms,
     "npu_nms_v4": regions.nms_v4,
     "npu_nms_with_mask": regions.nms_with_mask,
     "npu_ptiou": boxes.iou,
