@@ -4,16 +4,16 @@
 
     output[e] = how many of sorted_expert_for_source_row are at most e
 
-A core looks at a share of the list. For each expert from its first entry to its last it finds the
-place of the first row of that expert, and how many there are, and writes their sum; those that have
-no row, and those behind the last, get what the one before has. Cores combine what they have by the
-largest (atomic stores), after core 0 has cleared the output.
+Each core processes a share of the list. For each expert from its first entry to its last it finds
+the place of the first row of that expert and the row count, and writes their sum; experts without
+rows, and those after the last, get the value of the one before. Cores are combined by maximum
+(atomic stores), after core 0 has cleared the output.
 
 Sources: ops-transformer@c29bc10 moe/moe_compute_expert_tokens, op_kernel (int32_ss) and op_host;
 the operator's document. Atlas A2 and A3. Up to 12000 rows of up to 256 experts, and 65536 rows of 8
-experts; of others the kernels are not simulated, and :mod:`npusim.torch` searches the list. Without
-values the rows are those of all experts in equal parts. Entries that are not sorted, or name no
-expert, would write elsewhere on a card, and are refused.
+experts; for others the kernels are not simulated, and :mod:`npusim.torch` searches the list.
+Without values the rows are those of all experts in equal parts. Entries that are not sorted, or are
+no expert, would write other memory on a card, and are refused.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from npusim.ops import _vocabulary as ops
 
 NAME = "sorted_expert_for_source_row"
 MOST_ROWS, MOST_EXPERTS = 12000, 256
-"""Of the kernel that is simulated (BSK_BOUND_NUM, E_BOUND_NUM)."""
+"""Limits of the kernel that is simulated (BSK_BOUND_NUM, E_BOUND_NUM)."""
 NET = (65536, 8)
-"""Rows and experts that it takes as well (NET_BSK_BOUND_NUM, NET_E_BOUND_NUM)."""
+"""Rows and experts that it accepts as well (NET_BSK_BOUND_NUM, NET_E_BOUND_NUM)."""
 SUPPORT = (
     ops.Row(on=ops.A2_A3, sorted_expert_for_source_row=ops.Operands((INT32,), ranks=(1, 1))),
 )
@@ -51,7 +51,7 @@ class Problem(ops.Problem):
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     given, experts = contract.operand(NAME), contract.integer("num_expert")
     contract.require_filled(given)
     contract.require(
@@ -94,7 +94,7 @@ class Plan(ops.Plan):
     """Shares of the list."""
 
     each: int
-    """Rows of a core; the last has what is left."""
+    """Rows of a core; the last takes the rest."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
@@ -106,7 +106,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 # ---- kernel: op_kernel/moe_compute_expert_tokens_int32_ss.h ----
 
 READY = 0
-"""The flag by which all cores wait for core 0 to have cleared the output."""
+"""The flag by which all cores wait until core 0 has cleared the output."""
 INDEX, COUNT, LAST = "index", "count", "last"
 """Registers."""
 LANES, BLOCK = 64, 8
@@ -116,7 +116,7 @@ Experts = tuple[tuple[int, bool], ...]
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """Core 0 clears the output, all wait, and each core that has rows looks at them."""
+    """Core 0 clears the output, all wait, and each core with rows processes them."""
     core = VectorCore("npu_moe_compute_expert_tokens", spec)
     kernel = Shares(core, p, plan)
     starts = np.arange(0, len(p.rows), plan.each)
@@ -152,7 +152,7 @@ class Shares:
         )
 
     def clear(self, output: GmView) -> None:
-        """Zeros everywhere."""
+        """Zero the whole output."""
         zeros = self.found.alloc()
         self.core.duplicate(zeros[: self.experts], 0)
         self.core.store_rows(self.found, zeros, output)
@@ -163,7 +163,7 @@ class Shares:
         sync_all(self.core, "mte3", "mte2", READY)
 
     def share(self, rows: GmView, start: int, experts: Experts, output: GmView) -> None:
-        """What *rows* from *start* on say of the ends of *experts* and of all behind them."""
+        """Store the ends of *experts*, and of all after them, from *rows* from *start* on."""
         core, count = self.core, rows.columns
         listed, found = core.load(self.listed, rows), self.found.alloc()
         core.duplicate(self.one, 1.0)
@@ -193,7 +193,7 @@ class Shares:
         self.found.free(found)
 
     def _hits(self, expert: int, count: int) -> None:
-        """1 where rows are those of *expert*, and the largest of them with its place."""
+        """Set 1 where rows are those of *expert*, and find the largest of these with its place."""
         core, padded = self.core, align_up(count, LANES)
         core.duplicate(self.target, float(expert))
         block = replace(self.target, count=padded, block_stride=0, repeat_stride=0)
@@ -205,7 +205,7 @@ class Shares:
         core.get_value(INDEX, self.largest[:1])
 
     def _end_of(self, expert: int, count: int, start: int) -> None:
-        """Where the rows of *expert* end, to a register."""
+        """Write the end of the rows of *expert* to a register."""
         core = self.core
         self._hits(expert, count)
         core.step(Reduce("sum", self.total[:1], self.hits[:count]))
@@ -221,7 +221,7 @@ class Shares:
 
 
 def oracle(given: ops.Given) -> Array:
-    """Rows of each expert and of all before it."""
+    """The number of rows of each expert and all before it."""
     rows = given.sorted_expert_for_source_row
     return np.cumsum(np.bincount(rows, minlength=given.num_expert)).astype(np.int32)
 

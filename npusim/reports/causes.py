@@ -56,7 +56,7 @@ CAUSES: dict[Known, About] = {
         ),
     ),
     "rows": About(
-        "turning rows", "turning rows into fractals", ("gm.row_ns", "gm.part_row_ns", "l2.row_ns")
+        "ND to NZ", "ND-to-NZ conversion", ("gm.row_ns", "gm.part_row_ns", "l2.row_ns")
     ),
     "memory latency": About(
         "memory latency",

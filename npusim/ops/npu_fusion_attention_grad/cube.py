@@ -1,19 +1,19 @@
-"""The products of the gradient of attention: two before the vector cores' work, three behind it.
+"""The products of the gradient of attention: two before the vector cores' work, three after it.
 
 .. code-block:: text
 
     slopes = dy @ value.T            scores = query @ key.T            both to workspaces
-    query_sum += differences @ key             256 keys at a time, summed up in L0C
+    query_sum += differences @ key             256 keys at a time, summed in L0C
     key_sum   += differences.T @ query         all tokens of the tile
     value_sum += weights.T @ dy                likewise
 
 The last three are added up in global memory (atomic adds of the fixpipe). The first two of a tile
-are made before the last three of the tile before. In L1 are 256 rows of two operands twice, and
-256 x 256 weights or differences twice; in L0 128 x 128 x 128.
+are computed before the last three of the tile before. L1 holds 256 rows of two operands twice, and
+256 x 256 weights or differences twice; L0 holds 128 x 128 x 128.
 
 Sources: ops-transformer@c29bc10 attention/flash_attention_score_grad/op_kernel,
-flash_attention_score_grad_s1s2_bn2gs1s2_sab.h (ComputeMM1, ComputeL1CustomMMDqkv). That all calls
-go through L1 as those of 128 columns and 512 tokens and keys do is assumed.
+flash_attention_score_grad_s1s2_bn2gs1s2_sab.h (ComputeMM1, ComputeL1CustomMMDqkv). Assumed: all
+calls use L1 like those with 128 columns and 512 tokens and keys.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from npusim.ops._attention.cube import L0, MatrixCore
 from npusim.ops.npu_fusion_attention_grad.tiles import Places
 
 SCORES_READY, WEIGHTS_READY, SUMS_READY = 2, 4, 6
-"""Flags: the cube to the vector cores, these to the cube, and the cube to them after the last."""
+"""Flags: from the cube to the vector cores, from these to the cube, and after the last sums."""
 SLICE, SLICES = 256, 2
-"""Rows of an operand in a buffer of L1, and how many of these there are."""
+"""Rows of an operand in a buffer of L1, and the number of these buffers."""
 TURNS, AHEAD, BEHIND = 2, 0, 3
-"""Turns of a core: a tile's first products come in its own, the others behind the next tile's."""
+"""Turns per tile: its first products are in its own turn, the others after the next tile's."""
 
 
 class Cube:
@@ -55,7 +55,7 @@ class Cube:
         core.claim_l0()
 
     def steps(self) -> tuple[Step, ...]:
-        """All tiles."""
+        """The steps of all tiles."""
         places, tiles = self._places, self._places.tiles
         core, order = np.array([x.core for x in tiles]), np.array([x.number for x in tiles])
 
@@ -89,7 +89,7 @@ class Cube:
         slopes: GmView,
         scores: GmView,
     ) -> None:
-        """Slopes and scores of a tile."""
+        """Compute slopes and scores of a tile."""
         self._outer(dy, value, slopes)
         self._outer(query, key, scores)
         self.core.cross_core_set_flag("group", "fixpipe", SCORES_READY)
@@ -115,7 +115,7 @@ class Cube:
             self._right.free(each.tile)
 
     def _loaded(self, queue: TileQueue, view: GmView, *, k_is_first: bool = False) -> L1Matrix:
-        """*view* in L1, a part of an operand whose rows, or with *k_is_first* columns, are left."""
+        """Load *view*, a part of an operand, into L1; with *k_is_first* its rows are k."""
         tile = queue.alloc()
         self.core.load_rows(tile, view, align_up(view.rows, FRACTAL_ROWS))
         queue.enque(tile)
@@ -141,7 +141,7 @@ class Cube:
             starts = begins and k == 0
             self.core.multiply(total, a.at(k=k), b.at(k=k), (m, n, count), begins=starts)
 
-    # ---- behind them ----
+    # ---- after them ----
 
     def _behind(
         self,
@@ -155,7 +155,7 @@ class Cube:
         value_sum: GmView,
         is_last: bool,
     ) -> None:
-        """What a tile adds to the gradients."""
+        """Add a tile's contributions to the gradients."""
         self.core.cross_core_wait_flag("group", "scalar", WEIGHTS_READY)
         tokens: list[L1Matrix] = []
         for first, keys in pieces(key.rows, SLICE):
@@ -184,7 +184,7 @@ class Cube:
             self._left.free(each.tile)
 
     def _squares(self, slot: GmView, tokens: int, keys: tuple[int, int]) -> list[L1Matrix]:
-        """Some keys of weights or differences in L1, 256 tokens each."""
+        """Load some keys of weights or differences into L1, 256 tokens each."""
         found = []
         for row, rows in pieces(tokens, SLICE):
             view, tile = self._places.part(slot, (row, rows), keys), self._inner.alloc()
@@ -195,7 +195,7 @@ class Cube:
         return found
 
     def _of_query(self, inner: list[L1Matrix], key: GmView, query_sum: GmView) -> None:
-        """(tokens, keys) of differences @ (keys, columns)."""
+        """Compute (tokens, keys) of differences @ (keys, columns)."""
         right = self._loaded(self._right, key, k_is_first=True)
         for number, left in enumerate(inner):
             for row, rows in pieces(left.extent, L0):
@@ -209,7 +209,7 @@ class Cube:
         self._right.free(right.tile)
 
     def _transposed(self, inner: list[L1Matrix], tokens: list[L1Matrix], result: GmView) -> None:
-        """(tokens, keys).T @ (tokens, columns), added to *result*; *inner* is free then."""
+        """Add (tokens, keys).T @ (tokens, columns) to *result*; *inner* is freed."""
         for row, rows in pieces(result.rows, L0):
             for column, columns in pieces(result.columns, L0):
                 part = result[row : row + rows, column : column + columns]

@@ -1,7 +1,7 @@
-"""Matrices of the unified buffer between rows and fractals, which a vector core turns by copies.
+"""Matrices in the unified buffer as rows or fractals, and the copies that convert between them.
 
-A fractal here is 16 columns of all rows; a block of 32 bytes lies between fractals, so that those
-of a row do not meet in one bank.
+A fractal here is 16 columns of all rows; there is a gap of a block of 32 bytes between fractals, so
+that those of a row do not meet in one bank.
 
 Source: ops-transformer@c29bc10 attention/flash_attention_score_grad/op_kernel,
 flash_attention_score_grad_s1s2_bn2gs1s2_sab.h (NZCopyIn, NZ2ND, ND2NZ).
@@ -24,19 +24,19 @@ BLOCK, HALF_BLOCK = 8, 16
 
 
 def wide_pitch(rows: int) -> int:
-    """float32 from fractal to fractal of so many *rows*."""
+    """float32 from one fractal to the next, with this many *rows*."""
     return rows * COLUMNS + BLOCK
 
 
 def half_pitch(rows: int) -> int:
-    """Elements of 16 bits from fractal to fractal."""
+    """Elements of 16 bits from one fractal to the next."""
     return (rows + 1) * COLUMNS
 
 
 def to_rows(
     core: VectorCore, tile: Local, scratch: Local, rows: int, columns: int, pitch: int
 ) -> None:
-    """float32 of *tile* from fractals to rows that are *pitch* apart, by way of *scratch*."""
+    """Convert float32 of *tile* from fractals to rows *pitch* apart, using *scratch*."""
     count = ceil_div(columns, COLUMNS) * wide_pitch(rows)
     core.copy(scratch[:count], tile[:count])
     with core.independent():
@@ -53,7 +53,7 @@ def to_rows(
 def to_fractals(
     core: VectorCore, tile: Local, scratch: Local, rows: int, columns: int, pitch: int
 ) -> None:
-    """16 bits of *tile* from rows that are *pitch* apart to fractals, by way of *scratch*."""
+    """Convert 16 bits of *tile* from rows *pitch* apart to fractals, using *scratch*."""
     own, other = (x.as_dtype(FLOAT16, x.nbytes // 2) for x in (tile, scratch))
     core.copy(other[: rows * pitch], own[: rows * pitch])
     with core.independent():
@@ -65,7 +65,7 @@ def to_fractals(
 
 
 def _fractals(columns: int) -> Iterator[tuple[int, int]]:
-    """First fractal and fractals of each instruction, a block of each a repeat."""
+    """First fractal and fractal count of each instruction, a block of each in a repeat."""
     count = ceil_div(columns, COLUMNS)
     for first in range(0, count, REPEAT_BLOCKS):
         yield first, min(REPEAT_BLOCKS, count - first)

@@ -1,4 +1,4 @@
-"""What vector cores do between the products: scores to weights, slopes to differences.
+"""The work of vector cores between the products: scores to weights, slopes to differences.
 
 .. code-block:: text
 
@@ -7,8 +7,8 @@
     differences = T((slopes - delta) * p)
 
 A loop is 8192 elements: up to 256 keys, and as many tokens as that leaves. The first vector core
-has the first half of the loops of tokens, rounded down; in fractals that of loops of keys. p stays
-in the unified buffer.
+takes the first half of the loops over tokens, rounded down; with fractals of the loops over keys. p
+stays in the unified buffer.
 
 Sources: ops-transformer@c29bc10 attention/flash_attention_score_grad/op_kernel,
 flash_attention_score_grad_s1s2_bn2gs1s2_sab.h (ComputeVec, SubGrapA and SubGrapB, whose buffers
@@ -47,13 +47,13 @@ from npusim.ops.npu_fusion_attention_grad.fractals import (
 from npusim.ops.npu_fusion_attention_grad.tiles import UNIT, Places, Tile
 
 ELEMENTS, LOOP_KEYS, LOOP_TOKENS = 8192, 256, 128
-"""Elements of a loop, and keys and tokens of it at most."""
+"""Elements of a loop, and its most keys and tokens."""
 GAPS = 256
-"""Elements between the fractals of a loop, and more."""
+"""The most elements in the gaps between the fractals of a loop."""
 
 
 class Part(NamedTuple):
-    """What one of both vector cores has of a tile."""
+    """The part of a tile on one of the two vector cores."""
 
     tile: Tile
     half: int
@@ -85,7 +85,7 @@ def loop_size(tokens: int, keys: int, *, has_fractals: bool = False) -> tuple[in
 
 
 def parts_of(tile: Tile, *, has_fractals: bool) -> Iterator[Part]:
-    """What both vector cores have of *tile*."""
+    """The parts of *tile* on both vector cores."""
     tokens, wide = loop_size(tile.tokens, tile.keys, has_fractals=has_fractals)
     if has_fractals:
         first = ceil_div(tile.keys, wide) // VECTOR_CORES * wide
@@ -98,7 +98,7 @@ def parts_of(tile: Tile, *, has_fractals: bool) -> Iterator[Part]:
 
 
 def loops_of(part: Part, *, has_fractals: bool) -> Iterator[Loop]:
-    """The loops of a part: all keys of some tokens first, or of fractals all tokens."""
+    """The loops of a part: over keys first, or with fractals over tokens."""
     tokens, wide = loop_size(part.tile.tokens, part.tile.keys, has_fractals=has_fractals)
     rows, keys = tuple(pieces(part.rows, tokens)), tuple(pieces(part.keys, wide))
     if has_fractals:
@@ -108,22 +108,22 @@ def loops_of(part: Part, *, has_fractals: bool) -> Iterator[Loop]:
 
 
 Work = tuple[tuple[Loop, tuple[MaskStep, ...]], ...]
-"""Loops, and what hides scores of each."""
+"""Loops, and the masks for the scores of each."""
 
 
 class Vector:
-    """Writes what vector cores do with tiles."""
+    """Writes the vector cores' processing of tiles."""
 
     def __init__(self, places: Places, core: VectorCore) -> None:
         self._places, self._a, self._core = places, places.a, core
-        # A buffer may be filled again when what came of it has been stored.
+        # A buffer may be filled again when the results from it have been stored.
         room = ELEMENTS + GAPS
         self._scores, self._slopes = (core.tiles(FLOAT32, room, "mte2", "mte3") for _ in range(2))
         self._weights, self._differences = (core.tile(self._a.element, room) for _ in range(2))
         self._shares = core.tile(FLOAT32, ELEMENTS)
         """p."""
         self._scratch = core.tile(FLOAT32, room)
-        """Fractals on their way to rows and back, or a mask as fp16, and its bits."""
+        """Space to convert fractals to rows and back, or for a mask as fp16, and its bits."""
         self._half_mask = self._scratch.as_dtype(FLOAT16, ELEMENTS)
         self._bits = self._scratch[ELEMENTS // 2 :].as_dtype(UINT8, ELEMENTS // 8)
         self._sums = core.tile(FLOAT32, 2 * LOOP_TOKENS * SUM_COPIES)
@@ -131,7 +131,7 @@ class Vector:
         self._mask = core.tile(UINT8, ELEMENTS)
 
     def step(self) -> Step:
-        """All tiles."""
+        """The step of all tiles."""
         places = self._places
         has = places.has_fractals
         parts = [part for tile in places.tiles for part in parts_of(tile, has_fractals=has)]
@@ -172,7 +172,7 @@ class Vector:
         delta: GmView,
         work: Work,
     ) -> None:
-        """What a vector core has of a tile, loop by loop."""
+        """Process a vector core's part of a tile, loop by loop."""
         core = self._core
         core.cross_core_wait_flag("group", "scalar", SCORES_READY)
         for (row, rows, key, keys), masks in work:
@@ -198,7 +198,7 @@ class Vector:
         delta: GmView,
         masks: tuple[MaskStep, ...],
     ) -> None:
-        """Scores of *shape* to weights, then slopes to differences."""
+        """Convert scores of *shape* to weights, then slopes to differences."""
         core, shares = self._core, self._shares
         plane = self._loaded(self._scores, scores, shape, (total, largest), masks[:1])
         block = plane.rows * SUM_COPIES
@@ -228,7 +228,7 @@ class Vector:
         sums: tuple[GmView, ...],
         masks: tuple[MaskStep, ...],
     ) -> WidePlane:
-        """*view* in a buffer of *queue* as rows, with sums of these, and a mask."""
+        """*view* in a buffer of *queue* as rows, with their sums, and a mask."""
         core, (rows, columns), tile = self._core, shape, queue.alloc()
         pitch = align_up(columns, KEYS_ALIGNED)
         first = self._delta if len(sums) == 1 else self._sums
@@ -248,7 +248,7 @@ class Vector:
     def _store(
         self, queue: TileQueue, plane: WidePlane, found: WidePlane, out: Local, view: GmView
     ) -> None:
-        """*found*, rounded, to *view*; then the buffer of *plane* may be filled again."""
+        """Round *found* and store it to *view*; then the buffer of *plane* may be refilled."""
         core, pitch = self._core, found.pitch
         core.cast(out[: found.whole.count], found.whole, "round")
         if self._places.has_fractals:
@@ -261,7 +261,7 @@ class Vector:
     # ---- masks ----
 
     def _work(self, part: Part) -> Work:
-        """The loops of *part*, and what hides scores of each; nothing where all are seen."""
+        """The loops of *part*, and the masks for each; none if all scores are visible."""
         loops = loops_of(part, has_fractals=self._places.has_fractals)
         return tuple((loop, tuple(self._masks_of(part, loop))) for loop in loops)
 
@@ -285,7 +285,7 @@ class Vector:
         self._core.fill(self._mask, view, pitch)
 
     def _hide(self, plane: WidePlane, mask: MaskStep) -> None:
-        """Replace scores of *plane* that *mask* hides by the lowest number."""
+        """Replace the scores of *plane* that *mask* hides by the lowest value."""
         core, whole = self._core, plane.whole
         count = align_up(whole.count, COMPARED)
         half, bits = self._half_mask[:count], self._bits[: count // 8]

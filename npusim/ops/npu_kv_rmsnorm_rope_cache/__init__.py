@@ -8,33 +8,33 @@
     k[j + 32] = T(o[j] * cos[j + 32] + e[j] * sin[j + 32])
     k_cache[place] = k;  ckv_cache[place] = ckv      where index names a place, not below zero
 
-for kv `(batches, 1, tokens, 576)`. All is fp32, an operation a rounding; T rounds to nearest, ties
-to even. The sum adds neighbouring 64 columns until 64 are left, then neighbours of these. With
-is_output_kv k and ckv come out, too. The caches are written in place.
+for kv `(batches, 1, tokens, 576)`. All is fp32, rounded after each operation; T rounds to nearest,
+ties to even. The sum adds neighbouring 64 columns until 64 are left, then neighbours of these. With
+is_output_kv k and ckv are returned, too. The caches are written in place.
 
 ===========  ===================================================================================
 cache_mode   place of token s of batch b
 ===========  ===================================================================================
 Norm         index[b, s] of the tokens of b, in caches `(batches, 1, places, columns)`
-PA, PA_BNSD  index[b * tokens + s], counted through all blocks `(block, token, 1, columns)`
-PA_NZ        the same; a block lies as `(columns / 16, block_size, 16)`
+PA, PA_BNSD  index[b * tokens + s], counted over all blocks `(block, token, 1, columns)`
+PA_NZ        the same; a block is stored as `(columns / 16, block_size, 16)`
 PA_BLK_BNSD  token s % block_size of the block that holds place index[b, s // block_size]
 ===========  ===================================================================================
 
 ============  ==================================================================================
-template      what a core does
+template      what a core processes
 ============  ==================================================================================
-tokens        a run of tokens, 16 at a time: where each has a line of cos and sin, and in pages
+tokens        a run of tokens, 16 at a time: if each has a row of cos and sin, and in pages
               with is_output_kv, in PA_NZ and in PA_BLK_BNSD
-batches       four batches, or one where four do not divide them, a token of each at a time
+batches       four batches, or one if four do not divide them, one token of each at a time
 ============  ==================================================================================
 
 Sources: ops-transformer@05c401f9 posembedding/kv_rms_norm_rope_cache, op_kernel (b16_mtp, b16_b1sd,
 b16_pa) and op_host; op-plugin@517f2e7, the operator's document. Atlas A2 and A3. Not simulated are
-PA_BLK_NZ, caches of int8, is_output_kv in Norm, a line of cos for several tokens in pages, and keys
-of 192 columns with values apart: :mod:`npusim.torch` makes these of several operators. A place
-beyond the cache or named twice is refused. Without values of index tokens take the first places in
-turn. Assumed: batches beyond the cores follow on the same cores without a new start.
+PA_BLK_NZ, caches of int8, is_output_kv in Norm, a row of cos for several tokens in pages, and keys
+of 192 columns with separate values: :mod:`npusim.torch` composes these from several operators. A
+place beyond the cache or repeated is refused. Without values of index tokens take the first places
+in order. Assumed: batches beyond the cores follow on the same cores without a new start.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from npusim.ops.npu_kv_rmsnorm_rope_cache.kernel import build, tile
 
 
 def oracle(given: ops.Given) -> tuple[Array, ...]:
-    """Both caches, and with is_output_kv what went there."""
+    """Both caches, and with is_output_kv the values written to them."""
     kv, single = given.kv, np.float32
     x, rest = kv[..., :LATENT].astype(single), kv[..., LATENT:].astype(single)
     cos, sin = given.cos.astype(single), given.sin.astype(single)
@@ -100,13 +100,13 @@ def _filled(given: ops.Given, cache: Array, values: Array) -> Array:
 
 
 def outputs(given: ops.TorchArguments, _: object) -> tuple[Result, ...]:
-    """Both caches, and what went there if it is asked for."""
+    """Both caches, and the values written to them if requested."""
     caches = tuple((given[name].shape, given[name].dtype) for name in CACHES)
     return (*caches, *_kept(given)) if given["is_output_kv"] else caches
 
 
 def behind(given: ops.TorchArguments) -> tuple[Result, ...]:
-    """The same two tensors where the kernel does not write them."""
+    """The same two tensors if the kernel does not write them."""
     return () if given["is_output_kv"] else _kept(given)
 
 

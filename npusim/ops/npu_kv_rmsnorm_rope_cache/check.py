@@ -1,4 +1,4 @@
-"""What npu_kv_rmsnorm_rope_cache accepts, and where tokens go."""
+"""What npu_kv_rmsnorm_rope_cache accepts, and the places of tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODES = ("Norm", "PA", "PA_BNSD", "PA_NZ", "PA_BLK_BNSD")
 FRACTAL = 16
 """Columns of a fractal."""
 ABSENT = ("k_rope_scale", "c_kv_scale", "k_rope_offset", "c_kv_offset", "v")
-"""Tensors of what is not simulated."""
+"""Tensors that are not simulated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,18 +30,18 @@ class Problem(ops.Problem):
     batches: int
     tokens: int
     has_lines: bool
-    """Whether each of several tokens has its own line of cos and sin, and not one for a batch."""
+    """Whether each of several tokens has its own row of cos and sin, instead of one for a batch."""
     mode: str
     epsilon: float
     outputs_kv: bool
     block_size: int
     """Tokens of a block, or places of a batch."""
     places: tuple[int, ...]
-    """The place of each token, counted through the cache, below zero if it is left out."""
+    """The place of each token, counted over the cache, below zero if it is skipped."""
 
 
 def in_pages(mode: str, *, outputs_kv: bool) -> bool:
-    """Whether the kernel runs that writes pages of any kind."""
+    """Whether the kernel for pages of any kind runs."""
     return mode in ("PA_NZ", "PA_BLK_BNSD") or outputs_kv
 
 
@@ -56,7 +56,7 @@ SUPPORT = (_row(FLOAT16), _row(BFLOAT16))
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     for name in ABSENT:
         contract.require(
             contract.arguments[name] is None,
@@ -118,7 +118,7 @@ def check(contract: ops.Contract) -> Problem:
 
 
 def _caches(contract: ops.Contract, batches: int, mode: str) -> tuple[Operand, Operand]:
-    """Both caches, with as many places."""
+    """Both caches, with equally many places."""
     found = contract.operand("k_cache"), contract.operand("ckv_cache")
     k, ckv = (each.shape for each in found)
     contract.require(

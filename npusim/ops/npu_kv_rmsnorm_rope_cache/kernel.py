@@ -1,4 +1,4 @@
-"""The kernels of npu_kv_rmsnorm_rope_cache: which cores have which tokens, and what they do.
+"""The kernels of npu_kv_rmsnorm_rope_cache: how tokens are split over cores, and the programs.
 
 ops-transformer@05c401f9 posembedding/kv_rms_norm_rope_cache, op_kernel (b16_mtp, b16_b1sd, b16_pa)
 and op_host.
@@ -70,11 +70,11 @@ LINE_ENTRIES = 8
 ORDERS = 2 * LOOP_TOKENS + 4
 """Turns of a loop: rotation, its tokens, the norm, its tokens, and the end."""
 CACHES = (("k_cache", "k_rope", ROTATED), ("ckv_cache", "c_kv", LATENT))
-"""Caches, what comes out of the same, and their columns."""
+"""Caches, the outputs with the same values, and their columns."""
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """Loop by loop tokens are rotated, stored one by one, normed, and stored one by one."""
+    """Loop by loop: rotate tokens, store them one by one, norm them, store them one by one."""
     kernel = Rows(VectorCore("npu_kv_rmsnorm_rope_cache", spec), p, plan)
     rotate, norm, end = (_Calls(x) for x in (kernel.rotate, kernel.norm, kernel.end))
     give, look, store = (_Calls(x) for x in (kernel.store, kernel.look, kernel.store))
@@ -99,7 +99,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
 
 
 class _Calls:
-    """Calls of a stage: their cores, their turns, and what the stage gets."""
+    """Calls of a stage: their cores, turns and arguments."""
 
     def __init__(self, stage: Callable[..., None]) -> None:
         self.stage, self.cores = stage, list[int]()
@@ -117,7 +117,7 @@ class _Calls:
 
 
 def _loops(p: Problem, plan: Plan) -> Iterator[tuple[int, int, list[int]]]:
-    """Core, number of the loop on it, and tokens."""
+    """Core, index of the loop on it, and tokens."""
     count = p.batches * p.tokens
     if plan.template == "tokens":
         for core, (start, size) in enumerate(pieces(count, plan.each)):
@@ -144,16 +144,16 @@ def _rows_of(p: Problem, tokens: list[int], column: int, columns: int) -> GmView
 
 
 def _rotated(p: Problem, tokens: list[int]) -> tuple[GmView, ...]:
-    """What of kv of *tokens* is rotated, and by what."""
+    """The part of kv of *tokens* that is rotated, and its cos and sin."""
     first = tokens[0] if p.has_lines else tokens[0] // p.tokens
-    # A line for each token, or for each of as many batches.
+    # A row for each token, or for each of as many batches.
     lines = [GmView.vector(name, p.element, len(tokens) * ROTATED) for name in ("cos", "sin")]
     place = _bytes(p, first, ROTATED)
     return _rows_of(p, tokens, LATENT, ROTATED), *(x.shifted_to(place) for x in lines)
 
 
 def _entry(p: Problem, plan: Plan, token: int) -> tuple[GmView, bool]:
-    """What names the place of *token*, and whether the scalar unit has read that line before."""
+    """The index entry of *token*, and whether the scalar unit has read its line before."""
     number = token
     if p.mode == "PA_BLK_BNSD":
         batch, place = divmod(token, p.tokens)
@@ -164,7 +164,7 @@ def _entry(p: Problem, plan: Plan, token: int) -> tuple[GmView, bool]:
 
 
 def _target(p: Problem, cache: str, columns: int, place: int) -> GmView:
-    """Where a token goes in *cache*."""
+    """The destination of a token in *cache*."""
     if p.mode != "PA_NZ":
         view = GmView.vector(cache, p.element, columns)
         return view.shifted_to(_bytes(p, place, columns))
@@ -182,7 +182,7 @@ class Rows:
         self.in_batches = plan.template == "batches"
         self.lists_places = not self.in_batches and p.mode in ("Norm", "PA", "PA_BNSD")
         self.lists_places = self.lists_places and not p.outputs_kv
-        """Whether a loop's places come to the buffer first."""
+        """Whether a loop's places are loaded into the buffer first."""
         rows, depth = (plan.each, 1) if self.in_batches else (LOOP_TOKENS, 2)
         size = rows * LATENT
         self.x = core.vecin(p.element, size, depth)
@@ -194,7 +194,7 @@ class Rows:
         self.places = core.tiles(INT64, LOOP_TOKENS, "mte2", "scalar")
 
     def begin(self) -> None:
-        """gamma in fp32; with batches that comes with each token."""
+        """Load gamma as fp32; with batches it is loaded for each token."""
         if not self.in_batches:
             self._take_gamma()
 
@@ -205,7 +205,7 @@ class Rows:
         self.gamma_in.free(loaded)
 
     def rotate(self, rest: GmView, cos: GmView, sin: GmView, index: GmView) -> None:
-        """*rest* `(rows, 64)` turned by lines of cos and sin; it stays to be stored."""
+        """Rotate *rest* `(rows, 64)` by rows of cos and sin; the result stays to be stored."""
         core, element, count = self.core, self.p.element, rest.rows * ROTATED
         tile = self.x.alloc()
         for place, view in enumerate((rest, cos, sin)):
@@ -245,7 +245,7 @@ class Rows:
                     self.core.mul(result, factor, turn)
 
     def norm(self, x: GmView) -> None:
-        """*x* `(rows, 512)` normed; what was rotated has been stored."""
+        """Norm *x* `(rows, 512)`; the rotated columns have been stored."""
         core, rows, count = self.core, x.rows, x.rows * LATENT
         self._free()
         loaded = core.load(self.x, x)
@@ -282,7 +282,7 @@ class Rows:
         self._leave(wide)
 
     def _leave(self, found: Local) -> None:
-        """*found*, rounded, to be stored."""
+        """Round *found* into the output queue."""
         core, out = self.core, self.out.alloc()
         core.cast(out[: found.count], found)
         self.out.enque(out)
@@ -315,7 +315,7 @@ class Rows:
         self.core.put_rows(out.at(row * count, count), target, pitch)
 
     def end(self) -> None:
-        """All tokens of the loop have been stored."""
+        """Signal that all tokens of the loop have been stored."""
         self._free()
         if self.lists_places:
             self.places.free(*self.places.in_use)

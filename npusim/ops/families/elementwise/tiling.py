@@ -165,8 +165,8 @@ def _rows(spec: DeviceSpec, p: Problem, steps: Steps, room: int) -> Plan:
     widest = align_down((room - slack) // element_bytes, steps.whole)
     width = min(pitch, widest)
     # A number per row, and the block that Brcb makes of it.
-    beside = sum(BLOCK_BYTES + x.dtype.bits // 8 for x in steps.operands if x.extent == "column")
-    tile_rows = max(1, min(rows, (room - slack) // (width * element_bytes + beside)))
+    extra = sum(BLOCK_BYTES + x.dtype.bits // 8 for x in steps.operands if x.extent == "column")
+    tile_rows = max(1, min(rows, (room - slack) // (width * element_bytes + extra)))
     tiles = prod(outer) * ceil_div(rows, tile_rows) * ceil_div(columns, width)
     cores = len(spec.vector_cores)
     if p.output.element.nbytes(columns) < granule:

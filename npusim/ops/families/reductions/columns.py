@@ -64,8 +64,8 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     row_bytes = 2 * element.nbytes(width) + FLOAT32.nbytes(width)
     # Two results are output from the state. The index of the maximum and of this row need room too,
     # and one bit per column.
-    beside = 2 * FLOAT32.nbytes(width) + width // 8 if p.name == "argmax" else 0
-    kept_bytes = 2 * out.nbytes(width) + FLOAT32.nbytes(width) + beside
+    extra = 2 * FLOAT32.nbytes(width) + width // 8 if p.name == "argmax" else 0
+    kept_bytes = 2 * out.nbytes(width) + FLOAT32.nbytes(width) + extra
     return Plan(
         block_dim=cores,
         reads_tiling=False,

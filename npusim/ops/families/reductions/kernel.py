@@ -109,8 +109,8 @@ def _fixed_bytes(p: Problem) -> int:
     """Bytes that a reduction overwrites, a row in float32, a number of the row and its blocks."""
     rows = 1 if _ends_in_float32(p) else 2
     # The indices as float32, and one bit for each.
-    beside = FLOAT32.nbytes(_width(p)) + _mask_bytes(p) if p.name == "argmax" else 0
-    return rows * FLOAT32.nbytes(_width(p)) + (BRCB_LANES + 1) * BLOCK_BYTES + beside
+    extra = FLOAT32.nbytes(_width(p)) + _mask_bytes(p) if p.name == "argmax" else 0
+    return rows * FLOAT32.nbytes(_width(p)) + (BRCB_LANES + 1) * BLOCK_BYTES + extra
 
 
 def _mask_bytes(p: Problem) -> int:
