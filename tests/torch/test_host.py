@@ -336,3 +336,17 @@ def test_a_convolution_of_the_cpus_own_library() -> None:
         found = torch._nnpack_spatial_convolution(*given, padding=[1, 1], stride=[2, 2])
         assert found.dtype == dtype
         torch.testing.assert_close(found.cpu().float(), want, rtol=step, atol=step)
+
+
+@pytest.mark.parametrize("name", ["_softmax", "_log_softmax"])
+def test_the_gradient_of_what_widens_is_narrow(name: str) -> None:
+    x, grad = torch.randn(4, 6).half(), torch.randn(4, 6)
+    leaf = x.double().requires_grad_()
+    want = getattr(torch, name)(leaf, 0, False)
+    want.backward(grad.double())
+    output = getattr(torch, name)(x.npu(), 0, True)
+    assert output.dtype == torch.float32
+    back = getattr(torch, f"{name}_backward_data")
+    found = back(grad.npu(), output, 0, torch.float16)
+    assert found.dtype == torch.float16
+    torch.testing.assert_close(found.cpu(), leaf.grad.half(), rtol=2e-3, atol=2e-3)

@@ -29,6 +29,8 @@ OF_TORCH: dict[str, Function] = {
     "aten._log_softmax.default": activations.log_softmax,
     "aten._nnpack_spatial_convolution.default": convolutions.nnpack,
     "aten._softmax.default": activations.softmax,
+    "aten._softmax_backward_data.default": activations.softmax_backward,
+    "aten._log_softmax_backward_data.default": activations.log_softmax_backward,
     "aten._thnn_fused_gru_cell.default": cells.gru_cell,
     "aten._thnn_fused_gru_cell_backward.default": cells.gru_cell_backward,
     "aten._thnn_fused_lstm_cell.default": cells.lstm_cell,

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["hardsigmoid", "hardsigmoid_into", "log_softmax", "softmax"]
+__all__ = [
+    "hardsigmoid",
+    "hardsigmoid_into",
+    "log_softmax",
+    "log_softmax_backward",
+    "softmax",
+    "softmax_backward",
+]
 
 
 def hardsigmoid(x: torch.Tensor) -> torch.Tensor:
@@ -27,3 +34,23 @@ def softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
 def log_softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
     """`_log_softmax`, also of float16 that gives float32."""
     return torch._log_softmax(x.float() if half_to_float else x, dim, False)
+
+
+def softmax_backward(
+    grad_output: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype
+) -> torch.Tensor:
+    """The gradient of `_softmax` in the type of its input, which may be a narrower one."""
+    if grad_output.dtype == input_dtype:
+        return torch._softmax_backward_data(grad_output, output, dim, input_dtype)
+    wide = grad_output.float(), output.float()
+    return torch._softmax_backward_data(*wide, dim, torch.float32).to(input_dtype)
+
+
+def log_softmax_backward(
+    grad_output: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype
+) -> torch.Tensor:
+    """The same of `_log_softmax`."""
+    if grad_output.dtype == input_dtype:
+        return torch._log_softmax_backward_data(grad_output, output, dim, input_dtype)
+    wide = grad_output.float(), output.float()
+    return torch._log_softmax_backward_data(*wide, dim, torch.float32).to(input_dtype)
