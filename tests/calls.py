@@ -220,6 +220,15 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "attention, backward": ("npu_fusion_attention_grad", TRAINED),
     "attention, second version, backward": ("npu_fusion_attention_grad_v2", TRAINED),
+    "numbered choices": (
+        "npu_moe_init_routing",
+        {
+            "x": HALF,
+            "row_idx": np.arange(2 * N, dtype=np.int32).reshape(2, N).T.copy(),
+            "expert_idx": np.ones((N, 2), np.int32),
+            "active_num": N,
+        },
+    ),
     "ends of experts": (
         "npu_moe_compute_expert_tokens",
         {"sorted_expert_for_source_row": np.array([0, 0, 2], np.int32), "num_expert": 4},

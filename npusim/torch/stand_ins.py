@@ -31,6 +31,7 @@ MODULES: dict[str, str | None] = {
     "torch_npu.contrib.transfer_to_npu": "npusim.torch.contrib.transfer_to_npu",
     "torch_npu.distributed": "npusim.torch.distributed",
     "torch_npu.dynamo": "npusim.torch.dynamo",
+    "torch_npu.optim": "npusim.torch.optim",
     "torch_npu.profiler": "npusim.torch.profiler",
     "torch_npu.profiler.dynamic_profile": "npusim.torch.profiler.dynamic_profile",
     "torch_npu.testing": "npusim.torch.testing",

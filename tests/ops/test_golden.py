@@ -315,6 +315,11 @@ CASES = [
         {"atten_mask": TensorSpec((2048, 2048), "uint8"), "sparse_mode": 3, "scale": 0.25},
     ),
     Case(
+        "npu_moe_init_routing", "two_tokens",
+        (TensorSpec((2, 32), "float16"), np.array([[0, 2], [1, 3]], np.int32),
+         np.array([[1, 0], [0, 1]], np.int32), 2), (A2,), cores=1,
+    ),
+    Case(
         "npu_moe_compute_expert_tokens", "three_of_four_experts",
         (np.array([0, 0, 1, 3], np.int32), 4), (A2,), cores=1,
     ),

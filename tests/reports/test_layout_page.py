@@ -623,6 +623,8 @@ def test_the_page_is_in_chinese_too(tmp_path: Path) -> None:
         browser.evaluate("new Promise((done) => setTimeout(done, 200))")
         seen = browser.evaluate("document.body.innerText")
         assert "矩阵与内存" in seen
+        assert re.search(r"ND：元素 0，字节 0 \| FRACTAL_NZ：元素 0", seen)
+        assert "C 的分形 0（L0C 的字节 0） += A 的分形 0" in seen
         left = re.findall(r"[a-z]{3,} [a-z]{3,}", seen)
         assert left == []
         assert "lang=zh" in browser.evaluate("location.hash")

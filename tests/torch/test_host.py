@@ -295,8 +295,9 @@ def test_the_gradient_of_mish_is_rounded_once() -> None:
 
 def test_what_a_card_takes_of_whole_numbers_and_of_the_host() -> None:
     x = torch.arange(-4, 5, dtype=torch.int32)
-    found = torch.nn.functional.hardsigmoid(x.npu())
-    assert found.tolist() == [0, 0, 0, 0, 0, 0, 0, 1, 1]
+    for inplace in (False, True):
+        found = torch.nn.functional.hardsigmoid(x.npu(), inplace)
+        assert found.tolist() == [0, 0, 0, 0, 0, 0, 0, 1, 1]
     first, second = torch.zeros(2).npu(), torch.zeros(2)
     torch._foreach_copy_([first, second], [torch.ones(2).npu(), torch.ones(2)])
     assert (first.tolist(), second.tolist()) == ([1, 1], [1, 1])

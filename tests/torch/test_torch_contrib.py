@@ -261,3 +261,79 @@ def test_the_docstring_says_so() -> None:
     told = " ".join(str(LinearWeightQuant.__doc__).split())
     assert "takes weights in FRACTAL_NZ in graph mode only" in told
     assert "DocumentWarning" in told
+
+
+# ---- layers and functions that are torch's own in other words ----
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_channels_of_two_tensors_are_dealt_out_in_turn(split: bool) -> None:
+    x, y = torch.randn(2, 3, 2, 2), torch.randn(2, 3, 2, 2)
+    found = torch_npu.contrib.module.ChannelShuffle(3, split_shuffle=split)(x.npu(), y.npu())
+    whole = torch.cat(found, 1).cpu() if split else found.cpu()
+    for channel in range(3):
+        assert torch.equal(whole[:, 2 * channel], x[:, channel])
+        assert torch.equal(whole[:, 2 * channel + 1], y[:, channel])
+
+
+def test_smoothed_labels() -> None:
+    x, labels = torch.randn(4, 6), torch.tensor([0, 5, 2, 2])
+    layer = torch_npu.contrib.module.LabelSmoothingCrossEntropy(6, 0.12)
+    shares = torch.full((4, 6), 0.12 / 5)
+    shares[range(4), labels] = 0.88
+    expected = -(shares * x.log_softmax(-1)).sum(-1).mean()
+    torch.testing.assert_close(layer(x.npu(), labels.float().npu()).cpu(), expected)
+
+
+def test_activations_and_functions() -> None:
+    x, function = torch.randn(4, 6), torch_npu.contrib.function
+    for layer, expected in (
+        (torch_npu.contrib.module.Mish(), x * torch.tanh(torch.nn.functional.softplus(x))),
+        (torch_npu.contrib.Swish(), x * torch.sigmoid(x)),
+    ):
+        torch.testing.assert_close(layer(x.npu()).cpu(), expected, rtol=1e-5, atol=1e-6)
+    assert torch.equal(function.roll(x.npu(), (1, 2), (0, 1)).cpu(), x.roll((1, 2), (0, 1)))
+    product = function.matmul_transpose(x.npu(), x.npu())
+    torch.testing.assert_close(product.cpu(), x @ x.T, rtol=1e-5, atol=1e-5)
+    found = function.npu_fast_condition_index_put(x.npu(), (x < 0).npu(), 0.5)
+    assert torch.equal(found.cpu(), torch.where(x < 0, 0.5, x))
+    message = (
+        "npu_fast_condition_index_put: condition must be of torch.bool, not torch.int32; compare "
+        "first"
+    )
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        function.npu_fast_condition_index_put(x, x.int(), 0.5)
+    scores = function.fuse_add_softmax_dropout(True, torch.nn.Dropout(0), x.npu(), x.npu(), 4)
+    torch.testing.assert_close(scores.cpu(), (1.5 * x).softmax(-1), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("Adam", {"weight_decay": 0.1}),
+        ("AdamW", {"amsgrad": True}),
+        ("Adadelta", {}),
+        ("RMSprop", {"momentum": 0.5}),
+        ("SGD", {"momentum": 0.5, "nesterov": True}),
+    ],
+)
+def test_fused_optimizers_step_as_torchs_do(name: str, options: dict[str, Any]) -> None:
+    weights = [torch.randn(3, 4), torch.randn(5)]
+    theirs = [each.clone().requires_grad_() for each in weights]
+    own = [each.npu().requires_grad_() for each in weights]
+    plain = getattr(torch.optim, name)(theirs, lr=0.1, **options)
+    fused = getattr(torch_npu.optim, f"NpuFused{name}")(own, lr=0.1, **options)
+    for _ in range(3):
+        for optimizer, parameters in ((plain, theirs), (fused, own)):
+            optimizer.zero_grad()
+            sum(each.square().sum() for each in parameters).backward()
+            optimizer.step()
+    for a, b in zip(own, theirs, strict=True):
+        torch.testing.assert_close(a.detach().cpu(), b.detach(), rtol=1e-5, atol=1e-6)
+    for parameters in (theirs, own):
+        for each in parameters:
+            each.grad = each.detach() * 2
+    norm = fused.clip_grad_norm_fused_(0.5)
+    expected = torch.nn.utils.clip_grad_norm_(theirs, 0.5)
+    torch.testing.assert_close(norm.cpu(), expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(own[0].grad.cpu(), theirs[0].grad, rtol=1e-4, atol=1e-6)

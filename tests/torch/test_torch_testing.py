@@ -219,6 +219,18 @@ def test_tests_for_other_cards_are_skipped() -> None:
     assert reasons == ["only for Ascend910B, Ascend910_93; the card is Ascend310P3"]
 
 
+def test_tests_for_more_cards_and_for_later_versions_are_skipped() -> None:
+    common = torch_npu.testing.common_distributed
+    done = common.skipIfUnsupportMultiNPU(1)(lambda: "done")
+    assert done() == "done"
+    with pytest.raises(unittest.SkipTest, match=r"^needs 2 cards, not 1$"):
+        common.skipIfUnsupportMultiNPU(2)(lambda: "done")()
+    later = testing.common_utils.SkipIfNotGteCANNVersion
+    assert later("9.0.0")(lambda: "done")() == "done"
+    with pytest.raises(unittest.SkipTest, match=r"^needs CANN 9\.9\.0, not 9\.1\.0$"):
+        later("9.9.0")(lambda: "done")()
+
+
 def test_every_test_starts_with_the_same_numbers() -> None:
     drawn = []
     for _ in range(2):

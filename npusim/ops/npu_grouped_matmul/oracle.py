@@ -10,7 +10,8 @@ import numpy as np
 
 from npusim import devices
 from npusim.data.dtypes import BFLOAT16, INT4, INT8, Array
-from npusim.data.few_rows import few_rows_product
+from npusim.data.few_rows import FEW_ROWS, few_rows_product
+from npusim.data.product import float_product
 from npusim.data.tensor import is_transposed
 from npusim.ops._contract import Contract
 from npusim.ops._digits import away, fitted, pair_sum
@@ -43,8 +44,9 @@ def oracle(given: Given) -> Array | tuple[Array, ...]:
     return _multiplied(given, p, spec.cores[spec.cube_kind].count, ROWS[p.types.template])
 
 
-MOST_AT_ONCE = 2**20
-"""The same limit as for one product (:mod:`npusim.ops.matmul.oracle`)."""
+MOST_AT_ONCE = 2**24
+"""Products of numbers that are summed up in few calls of numpy. To write micro-ops for groups of
+other rows takes longer than to compute so many (measured)."""
 
 
 def at_once(given: Given, p: Problem, _: Plan) -> Array | tuple[Array, ...] | None:
@@ -153,7 +155,12 @@ def _plain(group: _Group) -> Array:
 
 def _plain_at_once(group: _Group) -> Array:
     """The same."""
-    total = few_rows_product(group.x, group.weight, group.bias, group.given.cube_order)
+    x, weight, order = group.x, group.weight, group.given.cube_order
+    if len(x) <= FEW_ROWS:
+        total = few_rows_product(x, weight, group.bias, order)
+    else:
+        start = np.zeros(1, F32) if group.bias is None else group.bias.astype(F32)
+        total = float_product(x, weight, start, order)
     return group.given.rounded(total, group.dtype)
 
 

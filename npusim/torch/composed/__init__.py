@@ -115,7 +115,6 @@ COMPOSED: dict[str, Composed] = {
     "npu_mla_prolog_v3": latent.mla_prolog_v3,
     "npu_mla_prolog_v3_functional": latent.mla_prolog_v3_functional,
     "npu_moe_gating_top_k_softmax_v2": experts.gating_top_k_softmax_v2,
-    "npu_moe_init_routing": routing.init_routing,
     "npu_moe_init_routing_quant": experts.init_routing_quant,
     "npu_moe_token_permute_grad": routing_gradients.permute_grad,
     "npu_moe_token_unpermute_grad": routing_gradients.unpermute_grad,
@@ -181,6 +180,7 @@ PARTS: dict[str, Composed] = {
     "npu_kv_rmsnorm_rope_cache": caches.kv_rmsnorm_rope_cache,
     "npu_moe_compute_expert_tokens": routing.compute_expert_tokens,
     "npu_moe_gating_top_k_softmax": experts.gating_top_k_softmax,
+    "npu_moe_init_routing": routing.init_routing,
     "npu_moe_token_permute": routing.token_permute,
 }
 """Operator of npusim -> what runs where its kernel does not take a call that a card takes."""

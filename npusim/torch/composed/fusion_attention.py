@@ -79,7 +79,9 @@ def npu_fusion_attention_grad_v3(*args: Any, **kwargs: Any) -> Gradients:
     for name in ("actual_seq_qlen", "actual_seq_kvlen"):
         if isinstance(given[name], torch.Tensor):
             given[name] = [int(x) for x in given[name].tolist()]
-    given |= {name: int(given[name] or 0) for name in ("seed", "offset")}
+    for name in ("seed", "offset"):
+        # A tensor of the host: while a graph is captured, too, its value is known.
+        given[name] = 0 if given[name] is None else int(given[name].cpu().numpy())
     found: Gradients = torch.ops.npu.npu_fusion_attention_grad(**given)
     return found
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from npusim.torch.contrib import module
+from npusim.torch.contrib import function, module
 from npusim.torch.refusals import others_of
 
-__all__ = ["module"]
+__all__ = ["function", "module"]
 
-__getattr__ = others_of("torch_npu.contrib", module)
+__getattr__ = others_of("torch_npu.contrib", module, function)

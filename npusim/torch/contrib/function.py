@@ -6,7 +6,13 @@ import torch
 
 from npusim.torch.refusals import others_of
 
-__all__ = ["dropout_with_byte_mask"]
+__all__ = [
+    "dropout_with_byte_mask",
+    "fuse_add_softmax_dropout",
+    "matmul_transpose",
+    "npu_fast_condition_index_put",
+    "roll",
+]
 
 
 def dropout_with_byte_mask(
@@ -15,6 +21,43 @@ def dropout_with_byte_mask(
     """Dropout, whose mask a card has as bytes."""
     found: torch.Tensor = torch.ops.npu.dropout_with_byte_mask(input1, p, training)
     return input1.copy_(found) if inplace else found
+
+
+def fuse_add_softmax_dropout(
+    training: bool,
+    dropout: torch.nn.Module,
+    attn_mask: torch.Tensor,
+    attn_scores: torch.Tensor,
+    attn_head_size: int,
+    p: float = 0.5,  # noqa: ARG001
+    dim: int = -1,
+) -> torch.Tensor:
+    """Dropout, in *training*, of softmax of the mask and the scaled scores."""
+    scores = torch.add(attn_mask, attn_scores, alpha=attn_head_size**-0.5)
+    found = torch.softmax(scores, dim)
+    return dropout(found) if training else found
+
+
+def matmul_transpose(tensor1: torch.Tensor, tensor2: torch.Tensor) -> torch.Tensor:
+    """`tensor1 @ tensor2.mT`."""
+    return torch.matmul(tensor1, tensor2.mT)
+
+
+def npu_fast_condition_index_put(
+    x: torch.Tensor, condition: torch.Tensor, value: float
+) -> torch.Tensor:
+    """*x* with *value* where *condition* holds. Raises TypeError unless that is of bool."""
+    if condition.dtype != torch.bool:
+        raise TypeError(
+            "npu_fast_condition_index_put: condition must be of torch.bool, not "
+            f"{condition.dtype}; compare first"
+        )
+    return torch.where(condition, value, x)
+
+
+def roll(input1: torch.Tensor, shifts: tuple[int, ...], dims: tuple[int, ...]) -> torch.Tensor:
+    """torch.roll."""
+    return torch.roll(input1, shifts, dims)
 
 
 __getattr__ = others_of("torch_npu.contrib.function")

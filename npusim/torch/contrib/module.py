@@ -16,16 +16,28 @@ import torch
 from torch.nn.modules.utils import _pair
 
 from npusim.data.errors import Code, OpError, callers_level
+from npusim.torch.contrib.layers import (
+    ChannelShuffle,
+    LabelSmoothingCrossEntropy,
+    Mish,
+    SiLU,
+    Swish,
+)
 from npusim.torch.errors import as_on_card
 from npusim.torch.refusals import others_of
 
 __all__ = [
+    "ChannelShuffle",
     "DropoutWithByteMask",
+    "LabelSmoothingCrossEntropy",
     "LinearA8W8Quant",
     "LinearQuant",
     "LinearWeightQuant",
+    "Mish",
     "NpuDropPath",
     "QuantConv2d",
+    "SiLU",
+    "Swish",
 ]
 
 

@@ -39,6 +39,7 @@ OF_TORCH: dict[str, Function] = {
     "aten.batch_norm_gather_stats_with_counts.default": batch_norms.gather_stats_with_counts,
     "aten.batch_norm_stats.default": batch_norms.stats,
     "aten.hardsigmoid.default": activations.hardsigmoid,
+    "aten.hardsigmoid.out": activations.hardsigmoid_into,
     "aten.one_hot.default": indices.one_hot,
     "aten.renorm.default": renorms.renorm,
     "aten.renorm.out": renorms.renorm_into,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["hardsigmoid", "log_softmax", "softmax"]
+__all__ = ["hardsigmoid", "hardsigmoid_into", "log_softmax", "softmax"]
 
 
 def hardsigmoid(x: torch.Tensor) -> torch.Tensor:
@@ -12,6 +12,11 @@ def hardsigmoid(x: torch.Tensor) -> torch.Tensor:
     if x.is_floating_point():
         return torch.nn.functional.hardsigmoid(x)
     return torch.nn.functional.hardsigmoid(x.float()).to(x.dtype)
+
+
+def hardsigmoid_into(x: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    """The same written to *out*."""
+    return out.resize_(x.shape).copy_(hardsigmoid(x))
 
 
 def softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
