@@ -350,7 +350,10 @@ _REDUCTIONS = {
     **{name: name for name in ("amax", "argmax")},
 }
 """Operation along axes -> the operator."""
-_WHOLE = ("native_layer_norm", "native_group_norm", "mish_backward")
+_WHOLE = (
+    *("native_layer_norm", "native_group_norm", "mish_backward"),
+    "_nnpack_spatial_convolution",
+)
 """Operations that torch would take apart, and that are one kernel of a card."""
 _IN_PLACE = (
     *(name for name in _OF_ONE if name not in ("silu", "gelu")),

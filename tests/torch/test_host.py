@@ -326,3 +326,13 @@ def test_half_types_and_int32_at_once() -> None:
     square = torch.tensor([[2.0, 1.0], [1.0, 3.0]]).half()
     found = torch.inverse(square.npu()).cpu()
     torch.testing.assert_close(found, torch.inverse(square.double()).half())
+
+
+def test_a_convolution_of_the_cpus_own_library() -> None:
+    x, weight, bias = torch.randn(1, 2, 5, 5), torch.randn(3, 2, 3, 3), torch.randn(3)
+    want = torch.nn.functional.conv2d(x, weight, bias, stride=2, padding=1)
+    for dtype, step in ((torch.float32, 1e-5), (torch.float16, 1e-2)):
+        given = (each.to(dtype).npu() for each in (x, weight, bias))
+        found = torch._nnpack_spatial_convolution(*given, padding=[1, 1], stride=[2, 2])
+        assert found.dtype == dtype
+        torch.testing.assert_close(found.cpu().float(), want, rtol=step, atol=step)

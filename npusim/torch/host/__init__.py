@@ -13,6 +13,7 @@ from npusim.torch.host import (
     batch_norms,
     boxes,
     cells,
+    convolutions,
     indices,
     packing,
     regions,
@@ -26,6 +27,7 @@ Function = Callable[..., object]
 
 OF_TORCH: dict[str, Function] = {
     "aten._log_softmax.default": activations.log_softmax,
+    "aten._nnpack_spatial_convolution.default": convolutions.nnpack,
     "aten._softmax.default": activations.softmax,
     "aten._thnn_fused_gru_cell.default": cells.gru_cell,
     "aten._thnn_fused_gru_cell_backward.default": cells.gru_cell_backward,
