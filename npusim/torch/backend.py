@@ -121,6 +121,8 @@ def _register_kernels() -> None:
     above = {**attention.AUTOGRAD, **logits.AUTOGRAD, **distances.KERNELS}
     for name, kernel in above.items():
         library.impl(name, kernel, "AutogradPrivateUse1")
+    for key in ("CPU", KEY):
+        library.impl("_has_compatible_shallow_copy_type", _is_exchangeable, key)
     for name, host_op in _functions():
         library.impl(name, noted(host_op.name, host_op), KEY)
     for name, kernel in autocast.KERNELS.items():
@@ -128,6 +130,13 @@ def _register_kernels() -> None:
     for bit in ("Conjugate", "Negative"):
         # Torch's own fallbacks would clone the source, which copies, which clones it again.
         library.impl("_copy_from", torch.library.fallthrough_kernel, bit)
+
+
+def _is_exchangeable(self: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether `self.data = other` works: of the card and of the host, as torch_npu registers it."""
+    both = (self, other)
+    is_dense = all(x.layout is torch.strided and x.device.type in ("cpu", "npu") for x in both)
+    return is_dense and not any(x.is_mkldnn or x.is_quantized for x in both)
 
 
 def _full(namespace: str, name: str) -> str:
