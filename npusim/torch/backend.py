@@ -19,6 +19,7 @@ it says on a card: Could not run 'npu::npu_twice' with arguments from the 'CPU' 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -121,8 +122,11 @@ def _register_kernels() -> None:
     above = {**attention.AUTOGRAD, **logits.AUTOGRAD, **distances.KERNELS}
     for name, kernel in above.items():
         library.impl(name, kernel, "AutogradPrivateUse1")
-    for key in ("CPU", KEY):
-        library.impl("_has_compatible_shallow_copy_type", _is_exchangeable, key)
+    with warnings.catch_warnings():
+        # Torch warns that this operation has a kernel for every device, which is the reason.
+        warnings.filterwarnings("ignore", "Warning only once for all operators", UserWarning)
+        for key in ("CPU", KEY):
+            library.impl("_has_compatible_shallow_copy_type", _is_exchangeable, key)
     for name, host_op in _functions():
         library.impl(name, noted(host_op.name, host_op), KEY)
     for name, kernel in autocast.KERNELS.items():
