@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from npusim.torch.refusals import others_of
 
-__all__ = ["GradScaler", "autocast"]
+__all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd"]
+
+custom_fwd = partial(torch.amp.custom_fwd, device_type="npu")
+custom_bwd = partial(torch.amp.custom_bwd, device_type="npu")
 
 
 class autocast(torch.autocast):  # noqa: N801

@@ -19,6 +19,7 @@ it says on a card: Could not run 'npu::npu_twice' with arguments from the 'CPU' 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -121,6 +122,11 @@ def _register_kernels() -> None:
     above = {**attention.AUTOGRAD, **logits.AUTOGRAD, **distances.KERNELS}
     for name, kernel in above.items():
         library.impl(name, kernel, "AutogradPrivateUse1")
+    with warnings.catch_warnings():
+        # Torch warns that this operation has a kernel for every device, which is the reason.
+        warnings.filterwarnings("ignore", "Warning only once for all operators", UserWarning)
+        for key in ("CPU", KEY):
+            library.impl("_has_compatible_shallow_copy_type", _is_exchangeable, key)
     for name, host_op in _functions():
         library.impl(name, noted(host_op.name, host_op), KEY)
     for name, kernel in autocast.KERNELS.items():
@@ -128,6 +134,13 @@ def _register_kernels() -> None:
     for bit in ("Conjugate", "Negative"):
         # Torch's own fallbacks would clone the source, which copies, which clones it again.
         library.impl("_copy_from", torch.library.fallthrough_kernel, bit)
+
+
+def _is_exchangeable(self: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether `self.data = other` works: of the card and of the host, as torch_npu registers it."""
+    both = (self, other)
+    is_dense = all(x.layout is torch.strided and x.device.type in ("cpu", "npu") for x in both)
+    return is_dense and not any(x.is_mkldnn or x.is_quantized for x in both)
 
 
 def _full(namespace: str, name: str) -> str:

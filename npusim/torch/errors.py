@@ -26,7 +26,16 @@ def device_number(device: object) -> int:
     """
     if device is None:
         return numbering.current()
-    index = device if isinstance(device, int) else torch.device(device).index
+    if isinstance(device, int):
+        index: int | None = device
+    else:
+        named = torch.device(device)
+        if named.type != "npu":
+            raise ValueError(
+                f"Expected a npu device, but got: {named}\n"
+                f"npusim.torch: a device must be of npu here, not {named}; name npu:0"
+            )
+        index = named.index
     if not numbering.is_current(index):
         raise invalid_device(f"npu:{index}")
     return numbering.current()

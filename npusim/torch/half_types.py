@@ -30,7 +30,7 @@ WIDE = frozenset(
         *("index_add_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_"),
         *("_index_put_impl", "_index_put_impl_", "embedding_dense", "logit", "mse_loss"),
         *("upsample_linear1d", "upsample_trilinear3d", "upsample_bicubic2d"),
-        *("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "avg_pool2d", "avg_pool3d", "col2im"),
+        *("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "avg_pool2d", "avg_pool3d"),
         *("index_reduce", "index_reduce_", "put", "put_", "unfold_backward"),
         *("_embedding_bag_backward", "_embedding_bag_dense"),
         *("slow_conv_transpose2d", "slow_conv_transpose3d", "slow_conv_dilated2d"),
@@ -71,14 +71,18 @@ def _run_of(op: torch._ops.OpOverload) -> Run:
     if name not in WIDE and name not in LIKE:
         found: Run = op
         return found
-    return partial(_in_one_type, op)
+
+    def run(*args: object, **kwargs: object) -> Any:
+        floats = [x for x in tree_leaves((args, kwargs)) if _is_real(x)]
+        # Next to a wider type torch promotes.
+        is_half = all(x.dtype in HALF for x in floats)
+        return in_float32(op, args, kwargs) if is_half else op(*args, **kwargs)
+
+    return run
 
 
-def _in_one_type(op: Run, *args: object, **kwargs: object) -> Any:
-    """*op* in float32 and rounded once; with float32 among half types, as it promotes them."""
-    types = {x.dtype for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
-    is_mixed = torch.float32 in types and not types.isdisjoint(HALF)
-    return op(*args, **kwargs) if is_mixed else in_float32(op, args, kwargs)
+def _is_real(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def _alike(op: Run, name: str, *args: object, **kwargs: object) -> Any:

@@ -139,6 +139,7 @@ class _Repeat(NamedTuple):
     def launch(self, given: list[torch.Tensor]) -> torch.Tensor:
         """What comes out for the tensors *given*."""
         known = given
+        whole: dict[int, Array] = {}
         for prepared, operands in self.steps:
             arrays: dict[str, Array] = {}
             for name, place, part in operands:
@@ -146,11 +147,14 @@ class _Repeat(NamedTuple):
                 if part is not None:
                     shape, stride, behind = part
                     x = _as_strided(x, shape, stride, x.storage_offset() + behind)
-                arrays[name] = array_of(memory_of(x))
+                    arrays[name] = array_of(memory_of(x))
+                else:
+                    if place not in whole:
+                        whole[place] = array_of(memory_of(x))
+                    arrays[name] = whole[place]
             outputs = prepared.outputs(arrays)
             clock.kernel(prepared.run)
-            own = result(outputs["output"])
-            known.append(to_npu(own))
+            known.append(to_npu(result(outputs["output"])))
         found = known[-1]
         if found.dtype != self.dtype:
             found = found.view(self.dtype)

@@ -87,9 +87,13 @@ class Finish:
         elif target.sums:
             self._store_sums(plane.rows, target, largest, total)
 
-    def _blocks(self, kept: Local, rows: int) -> Local:
+    def _blocks(self, row_values: Local, rows: int) -> Local:
         """The stored state of *rows* as one block per row."""
-        return kept if kept.count == rows * BLOCK else self._vector.state.blocks(kept)
+        return (
+            row_values
+            if row_values.count == rows * BLOCK
+            else self._vector.state.blocks(row_values)
+        )
 
     def _store_rows(self, out: Local, target: Target) -> None:
         """Store contiguous rows of the output, and free the tile *out*."""
@@ -137,10 +141,10 @@ class Finish:
     def _store_each(self, rows: int, target: Target, found: Mapping[str, Local]) -> None:
         """Store maxima and sums of *rows* as *found*, a block of eight per row."""
         core = self._core
-        for name, kept in found.items():
+        for name, row_values in found.items():
             small, (_, unseen) = self._vector.small_out.alloc(), self._a.sums[name]
             values = small[: rows * BLOCK]
-            core.copy(values, self._blocks(kept, rows))
+            core.copy(values, self._blocks(row_values, rows))
             if self._hides and name == "softmax_sum":
                 bits, count = self._vector.mask_bits, align_up(values.count, LANES)
                 maxima = replace(self._blocks(found["softmax_max"], rows), count=count)
@@ -327,8 +331,8 @@ class Output:
             self._finish.rows(plane, target, largest, total)
             return
         self._store_plane(plane, joined(target[0]))
-        for kept, view in zip((largest, total), target[1:], strict=True):
-            blocks = state.blocks(kept)
+        for row_values, view in zip((largest, total), target[1:], strict=True):
+            blocks = state.blocks(row_values)
             small = vector.small_out.alloc()
             core.copy(small[: blocks.count], blocks)
             core.store_rows(vector.small_out, small, joined(view))

@@ -222,7 +222,7 @@ def _check_smooth(
 
 COUPLED_PART_COLUMNS = 4096
 """310P processes longer rows in parts of this many columns (dynamic_quant_tiling_310P.cpp)."""
-PATCH_UNIT, PATCH_KEPT_BYTES, WRAPS_FROM = 8, 10240, 747
+PATCH_UNIT, PATCH_RESERVED_BYTES, WRAPS_FROM = 8, 10240, 747
 """Limits of the rows that 310P loads together, from the same file."""
 
 
@@ -294,7 +294,7 @@ def _patch_rows(rows: int, columns: int, cores: int, ub_bytes: int) -> int:
     if columns > COUPLED_PART_COLUMNS:
         return PATCH_UNIT
     a = align_up(columns, 16)
-    fitting = (ub_bytes - 2 * a - PATCH_KEPT_BYTES) // (5 * a)
+    fitting = (ub_bytes - 2 * a - PATCH_RESERVED_BYTES) // (5 * a)
     # Unsigned in the source: beyond 746 columns it wraps around and is never the smaller one.
     shorter = align_down(213 - 2 * a // 7, PATCH_UNIT) if a < WRAPS_FROM else fitting
     if fitting > 64 and a >= 512:

@@ -50,9 +50,9 @@ IN_PARTS, PART_COLUMNS = ("large", "moe_large"), 10240
 
 UB_BYTES = 196_352
 """Usable bytes of the unified buffer of A2 and A3: 192 KiB less 256 bytes."""
-KEPT_BYTES = 1024
+RESERVED_BYTES = 1024
 """Bytes of it that the vendor's tiling does not use."""
-MULTI_ROW_KEPT_BYTES = 3392
+MULTI_ROW_RESERVED_BYTES = 3392
 """Additional bytes that the kernel multi_row reserves for the scales of its rows."""
 
 SINGLE_ROW_COLUMNS, SINGLE_ROW_ELEMENTS = (4096, 5120, 10240), 16384
@@ -102,7 +102,7 @@ def templates(t: Traits) -> tuple[Template, ...]:
     """
     columns, room, index_bytes = (
         max(1, t.columns),
-        t.ub_bytes - KEPT_BYTES,
+        t.ub_bytes - RESERVED_BYTES,
         4 * align_up(t.groups, 8),
     )
     once, twice, together = (17, 19, 15) if t.smooth else (11, 13, 11)
@@ -110,7 +110,7 @@ def templates(t: Traits) -> tuple[Template, ...]:
     whole = align_down((room - index_bytes) // once, 16)
     # It must leave at least one byte.
     double = align_down((room - 1) // twice, 16)
-    most = align_down((room - MULTI_ROW_KEPT_BYTES) // together, 64)
+    most = align_down((room - MULTI_ROW_RESERVED_BYTES) // together, 64)
     most = min(MAX_MULTI_ROW_ELEMENTS, most)
     several = f"{MIN_MULTI_ROW_COLUMNS} to {most} elements, a multiple of {MULTI_ROW_UNIT}"
     is_several = MIN_MULTI_ROW_COLUMNS <= columns <= most and columns % MULTI_ROW_UNIT == 0

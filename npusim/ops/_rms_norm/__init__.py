@@ -47,7 +47,7 @@ CORES, UB_BYTES = 48, 196_352
 """Vector cores of Ascend910B2, and the bytes of the unified buffer that kernels may use: 192 KiB
 less 256 bytes (platform_ascendc.cpp of the toolkit)."""
 
-KEPT_BYTES = 1024
+RESERVED_BYTES = 1024
 """Bytes of it that the vendor's tiling does not use, except for dynamic quantisation."""
 
 

@@ -87,7 +87,7 @@ MERGED_COLUMNS = 2000
 """A stride has eight bits: rows of fp32 in the buffer begin at most 255 blocks apart."""
 MERGED_BYTES, MERGED_BYTES_FLOAT32, MERGED_ROW_BYTES = 18, 24, 260
 """Bytes of merge_n per column of a row, and per row."""
-MULTI_UNIT, MULTI_BYTES, MULTI_ROW_BYTES, MULTI_KEPT_BYTES = 16, 16, 64, 256
+MULTI_UNIT, MULTI_BYTES, MULTI_ROW_BYTES, MULTI_RESERVED_BYTES = 16, 16, 64, 256
 """Rows of multi_n are a multiple of 16; the others are its bytes of the buffer."""
 GROUP_ROWS = 64
 """Rows whose 1 / root is stored together, in normal and split_d."""
@@ -100,9 +100,9 @@ def _templates(
     machine, element = norm.Machine.of(spec), norm.element_of(x1)
     columns = max(1, prod(gamma.shape))
     rows, padded = prod(x1.shape) // columns, whole_blocks(columns, element)
-    room, is_wide = machine.ub_bytes - norm.KEPT_BYTES, element is FLOAT32
+    room, is_wide = machine.ub_bytes - norm.RESERVED_BYTES, element is FLOAT32
     merged_bytes = (MERGED_BYTES_FLOAT32 if is_wide else MERGED_BYTES) * padded + MERGED_ROW_BYTES
-    multi_room = room - MULTI_KEPT_BYTES - FLOAT16.nbytes(columns)
+    multi_room = room - MULTI_RESERVED_BYTES - FLOAT16.nbytes(columns)
     multi_rows = max(0, multi_room // (MULTI_BYTES * columns + MULTI_ROW_BYTES))
     most, unit = (PIECE_FLOAT32, 8) if is_wide else (PIECE, 16)
     piece = align_up(ceil_div(columns, ceil_div(columns, most)), unit)

@@ -150,9 +150,9 @@ def _specs(x: TensorSpec, y: TensorSpec, both: tuple[Output, ...]) -> dict[str, 
 # ---- tiling: norm/add_rms_norm_dynamic_quant/op_host/arch22 ----
 
 MAX_STEP_ROWS = 16
-NORMAL_BYTES, NORMAL_ROW_BYTES, NORMAL_KEPT_BYTES = 16, 8, 768
+NORMAL_BYTES, NORMAL_ROW_BYTES, NORMAL_RESERVED_BYTES = 16, 8, 768
 """Bytes of normal per column of a row, per row, and in total."""
-SINGLE_ROW_BYTES, SINGLE_ROW_KEPT_BYTES = 16, 1024
+SINGLE_ROW_BYTES, SINGLE_ROW_RESERVED_BYTES = 16, 1024
 SLICE = {INT8: 8864, INT4: 8832}
 """Columns of a slice."""
 GROUP_ROWS = 128
@@ -166,9 +166,9 @@ def _templates(
     ub_bytes, whole = norm.Machine.of(spec).ub_bytes, padded(columns, target)
     # gamma and two smooth scales, and beta
     vectors_bytes = 2 * whole * (4 if has_beta else 3)
-    room = max(0, ub_bytes - vectors_bytes - NORMAL_KEPT_BYTES)
+    room = max(0, ub_bytes - vectors_bytes - NORMAL_RESERVED_BYTES)
     rows = min(MAX_STEP_ROWS, room // (NORMAL_BYTES * whole + NORMAL_ROW_BYTES))
-    has_room = SINGLE_ROW_BYTES * whole + SINGLE_ROW_KEPT_BYTES <= ub_bytes
+    has_room = SINGLE_ROW_BYTES * whole + SINGLE_ROW_RESERVED_BYTES <= ub_bytes
     alone, piece = "a row fits, but not with its vectors", min(columns, SLICE[target])
     return (
         norm.Template("normal", "a row and its vectors fit", rows > 0, rows, columns),

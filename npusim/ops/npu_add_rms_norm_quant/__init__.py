@@ -147,8 +147,8 @@ def check(contract: ops.Contract) -> Problem:
 
 PLAIN_NORMAL, PLAIN_SINGLE, PLAIN_PIECE = 8192, 12224, 7680
 """Columns that fit without beta and second scales."""
-NORMAL_BYTES, NORMAL_KEPT_BYTES = 20, 256
-PIECE_BYTES, PIECE_KEPT_BYTES = 22, 2560
+NORMAL_BYTES, NORMAL_RESERVED_BYTES = 20, 256
+PIECE_BYTES, PIECE_RESERVED_BYTES = 22, 2560
 SINGLE_BYTES = 20
 """Bytes of the templates per column without these operands, and in total."""
 UNIT = 32
@@ -165,15 +165,15 @@ def _templates(
 ) -> tuple[norm.Template, ...]:
     """The templates that can process rows of *x1*, and how."""
     machine, columns = norm.Machine.of(spec), max(1, prod(gamma.shape))
-    normal, single, room = PLAIN_NORMAL, PLAIN_SINGLE, machine.ub_bytes - norm.KEPT_BYTES
+    normal, single, room = PLAIN_NORMAL, PLAIN_SINGLE, machine.ub_bytes - norm.RESERVED_BYTES
     piece = align_up(ceil_div(columns, ceil_div(columns, PLAIN_PIECE)), 16)
     has_points1, has_beta, has_second, has_points2 = (each is not None for each in optional)
     if has_beta or has_second:
         second_bytes = has_second * (4 + 4 * has_points2)
         row_bytes = 4 + 4 * has_points1 + 2 * has_beta + second_bytes + 2 * has_second
-        normal = align_down((room - NORMAL_KEPT_BYTES) // (NORMAL_BYTES + row_bytes), UNIT)
+        normal = align_down((room - NORMAL_RESERVED_BYTES) // (NORMAL_BYTES + row_bytes), UNIT)
         single = align_down(room // (SINGLE_BYTES + second_bytes), UNIT)
-        piece = align_down((room - PIECE_KEPT_BYTES) // (PIECE_BYTES + row_bytes), UNIT)
+        piece = align_down((room - PIECE_RESERVED_BYTES) // (PIECE_BYTES + row_bytes), UNIT)
     is_few = prod(x1.shape) // columns <= machine.cores and not machine.is_310p
     few = f"no more rows than the {machine.cores} cores, of at most {single} elements"
     piece_step = min(columns, piece)

@@ -21,7 +21,7 @@ __all__ = ["SUPPORT", "Problem", "check", "max_columns"]
 FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
 LARGEST = float(np.finfo(np.float32).max)
 """The largest attribute that fp32 holds."""
-KEPT_BYTES = 1124
+RESERVED_BYTES = 1124
 """Bytes of the unified buffer not used for tiles: 1024 and 32, and 68 for a row of any length."""
 COLUMN_UNIT = 128
 """Columns of x with a group_index. The tiling asks for 64; but where half a row is no multiple of
@@ -91,7 +91,7 @@ def max_columns(ub_bytes: int, *, bias: bool, is_static: bool, interleaved: bool
     offsets, and 5 if the halves are gathered from alternate elements.
     """
     each = 37 + 8 * bias + 4 * is_static + 5 * interleaved
-    return (ub_bytes - KEPT_BYTES) // each // 32 * 32
+    return (ub_bytes - RESERVED_BYTES) // each // 32 * 32
 
 
 INTEGERS: dict[str, Any] = {

@@ -21,7 +21,7 @@ from npusim.ops.npu_dequant_swiglu_quant.tiling import Plan, segments_of
 
 __all__ = ["build"]
 
-KEPT_ROWS = 512
+RESIDENT_ROWS = 512
 """The most rows whose scales are in the buffer together (assumed)."""
 PITCH_UNIT = 32
 """Rows of y are aligned to blocks, all other rows to as many elements."""
@@ -70,7 +70,7 @@ class ByRow:
         self.reduction = Reduction(core, plan.column_step)
         core.claim_tails()
         # As many rows as there is room for, rounded to a multiple of the rows of a piece.
-        most = min(KEPT_ROWS, ceil_div(p.rows, plan.block_dim))
+        most = min(RESIDENT_ROWS, ceil_div(p.rows, plan.block_dim))
         fitting = align_down(core.room_bytes("ub") // FLOAT32.nbytes(2) - 16, 16)
         self.kept_rows = max(plan.row_step, min(most, fitting) // plan.row_step * plan.row_step)
         self.scale_out = self.act_in = None

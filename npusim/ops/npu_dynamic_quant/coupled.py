@@ -57,18 +57,18 @@ class HalfSteps:
         alu("eq", "zero", "half", 0)
         alu("select", "factor", "zero", 0, "factor")
 
-    def keep_absmax(self, x: Local, kept: Local, *, is_first: bool = False) -> None:
-        """Write the running M of a row after part *x* to *kept* `(1,)`, as the bits of an fp16."""
+    def keep_absmax(self, x: Local, stored: Local, *, is_first: bool = False) -> None:
+        """Write the running M of a row after part *x* to *stored* `(1,)`, as fp16 bits."""
         self.read_absmax(x)
         if not is_first:
             # Bit patterns of magnitudes are in the order of their values.
-            self.core.get_value("before", kept)
+            self.core.get_value("before", stored)
             self.core.alu("max", "half", "half", "before")
-        self.core.set_value(kept, "half")
+        self.core.set_value(stored, "half")
 
-    def read_factor(self, kept: Local) -> None:
-        """Compute the factor like `find_factor`, from the result of `keep_absmax` in *kept*."""
-        self.core.get_value("half", kept)
+    def read_factor(self, stored: Local) -> None:
+        """Compute the factor like `find_factor`, from the result of `keep_absmax` in *stored*."""
+        self.core.get_value("half", stored)
         self.find_factor()
 
     def quantise(self, y: Local, x: Local) -> None:
@@ -128,17 +128,17 @@ def long_patches(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
         """Quantise the last columns *x*, which complete M, to *output*, both `(rows, width)`."""
         loaded, out = core.load(half.x_in, x), half.y_out.alloc()
         for row in range(x.rows):
-            here, kept = slice(row * x.columns, (row + 1) * x.columns), found[row : row + 1]
-            half.keep_absmax(loaded[here], kept)
-            half.read_factor(kept)
+            here, stored = slice(row * x.columns, (row + 1) * x.columns), found[row : row + 1]
+            half.keep_absmax(loaded[here], stored)
+            half.read_factor(stored)
             half.quantise(out[here], loaded[here])
         half.x_in.free(loaded)
         core.store(half.y_out, out, output)
 
-    def quantise_row(x: GmView, output: GmView, kept: Local) -> None:
+    def quantise_row(x: GmView, output: GmView, stored: Local) -> None:
         """Quantise a part of a row, *x* to *output*, both `(1, width)`."""
         loaded = core.load(half.x_in, x)
-        half.read_factor(kept)
+        half.read_factor(stored)
         out = half.y_out.alloc()
         half.quantise(out[: x.columns], loaded[: x.columns])
         half.x_in.free(loaded)
@@ -146,21 +146,21 @@ def long_patches(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
 
     def patch(x: GmView, output: GmView, scale: GmView) -> None:
         found = half.found.alloc()
-        kept = [found[row : row + 1] for row in range(x.rows)]
+        stored = [found[row : row + 1] for row in range(x.rows)]
         for part in parts:
             loaded = core.load(half.x_in, x[:, part])
-            for row, each in enumerate(kept):
+            for row, each in enumerate(stored):
                 here = loaded[row * step : (row + 1) * step]
                 half.keep_absmax(here, each, is_first=part.start == 0)
             half.x_in.free(loaded)
         if whole < x.columns:
             quantise_rest(x[:, whole:], output[:, whole:], found)
         for part in parts:
-            for row, each in enumerate(kept):
+            for row, each in enumerate(stored):
                 here_in = slice(row, row + 1), part
                 quantise_row(x[here_in], output[here_in], each)
         # The M of all rows as fp32, and the scales from them.
-        for each in kept:
+        for each in stored:
             half.read_factor(each)
             core.set_value(each, "largest")
         half.store_scales(found, scale)

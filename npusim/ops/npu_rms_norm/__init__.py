@@ -106,7 +106,7 @@ MIXED_PIECE = 12048
 """Columns of a piece if gamma is wider than x."""
 MIXED_BYTES = {"normal": 16, "single_row": 14}
 """Bytes of the buffer per column if gamma is wider, in addition to 512 bytes."""
-MIXED_KEPT_BYTES = 512
+MIXED_RESERVED_BYTES = 512
 MERGED_ROW_BYTES, MERGED_ROW_BYTES_MIXED, MERGED_BYTES = 260, 288, 16
 """Bytes of merge_n per row, and for each of its columns."""
 COLUMNS_310P, ROWS_310P = 128, 16
@@ -128,11 +128,11 @@ def _templates(
     row_room = padded if is_mixed else whole
     piece = min(columns, MIXED_PIECE) if is_mixed else _piece_columns(columns, whole)
     row_bytes = MERGED_BYTES * padded + (MERGED_ROW_BYTES_MIXED if is_mixed else MERGED_ROW_BYTES)
-    room, unit = machine.ub_bytes - norm.KEPT_BYTES, 1
+    room, unit = machine.ub_bytes - norm.RESERVED_BYTES, 1
     is_merged, merged = padded <= MERGED_COLUMNS, f"rows of at most {MERGED_COLUMNS} elements"
     if is_mixed:
         # They must leave at least one byte.
-        most_bytes = room - MIXED_KEPT_BYTES - 1
+        most_bytes = room - MIXED_RESERVED_BYTES - 1
         whole, single = (align_down(most_bytes // each, 16) for each in MIXED_BYTES.values())
     if machine.is_310p:
         is_merged = element is FLOAT16 and columns == COLUMNS_310P and rows % ROWS_310P == 0

@@ -81,12 +81,12 @@ class Short:
             self.x_in.free(loaded)
             core.barrier("vector")
         core.mul(squares, values, values)
-        kept = self.roots_out.alloc()
-        roots = kept[: x.rows]
+        root_tile = self.roots_out.alloc()
+        roots = root_tile[: x.rows]
         core.rows_into(roots, lanes, squares, x.columns)
         core.mul(roots, roots, core.mean)
         core.root_by_vector(roots, lanes[: x.rows])
-        core.store_rows(self.roots_out, kept, rstd)
+        core.store_rows(self.roots_out, root_tile, rstd)
         scaled = self.by_strides if self.has_few_rows else self.by_planes
         core.store(self.y_out, scaled(values, squares, roots), output, self.pitch)
         core.barrier("vector")
@@ -180,7 +180,7 @@ def normal(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
         core.fetch(gamma, norm.vector_of(p.gamma))
 
     def group(x: GmView, output: GmView, rstd: GmView) -> None:
-        kept = roots.alloc()
+        root_tile = roots.alloc()
         for index in range(x.rows):
             here = slice(index, index + 1), slice(None)
             loaded = core.load(x_in, x[here])
@@ -190,7 +190,7 @@ def normal(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
                 x_in.free(loaded)
             core.mul(squares, values, values)
             core.read_sum("root", squares)
-            _root_of_row(core, kept[index : index + 1])
+            _root_of_row(core, root_tile[index : index + 1])
             core.emit(BinaryScalar("mul", squares, values, "root"))
             if is_wide:
                 x_in.free(loaded)
@@ -203,7 +203,7 @@ def normal(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
                 core.emit(Cast(out, squares, core.rounding(dtype)))
             core.store(y_out, out, output[here])
             core.barrier("vector")
-        roots.store(kept, rstd)
+        roots.store(root_tile, rstd)
 
     return norm.Kernel(group, begin)
 
@@ -223,7 +223,7 @@ def single_row(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
         core.fetch(gamma, norm.vector_of(p.gamma))
 
     def group(x: GmView, output: GmView, rstd: GmView) -> None:
-        kept = roots.alloc()
+        root_tile = roots.alloc()
         for index in range(x.rows):
             here = slice(index, index + 1), slice(None)
             loaded = core.load(x_in, x[here])
@@ -232,13 +232,13 @@ def single_row(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
             core.mul(squares, values, values)
             core.read_sum("root", squares)
             x_in.free(loaded)
-            _root_of_row(core, kept[index : index + 1])
+            _root_of_row(core, root_tile[index : index + 1])
             core.mul(values, values, "root")
             core.mul(values, values, gamma[: x.columns])
             out = y_out.alloc()[: x.columns]
             core.cast(out, values)
             core.store(y_out, out, output[here])
-        roots.store(kept, rstd)
+        roots.store(root_tile, rstd)
 
     return norm.Kernel(group, begin)
 
@@ -265,9 +265,9 @@ class Pieces:
     def group(self, x: GmView, output: GmView, rstd: GmView) -> None:
         """Process rows whose 1 / root is stored together."""
         core, parts = self.core, self.parts
-        kept = self.roots_out.alloc()
-        roots = kept[: x.rows]
-        core.duplicate(kept[: align_up(x.rows, FLOATS_PER_BLOCK)], 0.0)
+        root_tile = self.roots_out.alloc()
+        roots = root_tile[: x.rows]
+        core.duplicate(root_tile[: align_up(x.rows, FLOATS_PER_BLOCK)], 0.0)
         for index in range(x.rows):
             self.add_up(x[index : index + 1, :], roots[index : index + 1])
         core.mul(roots, roots, core.mean)
@@ -280,7 +280,7 @@ class Pieces:
                 core.read_root(roots[index : index + 1])
                 self.scale(loaded, gamma, output[here])
             self.gamma_in.free(gamma)
-        self.roots_out.store(kept, rstd)
+        self.roots_out.store(root_tile, rstd)
 
     def add_up(self, x: GmView, place: Local) -> None:
         """Write the sum of squares of a row to *place* `(1,)`, with the last piece separate."""

@@ -199,7 +199,7 @@ def axes_of(x: tuple[int, ...], r: tuple[int, ...], *, is_interleaved: bool) -> 
 
 # ---- tiling: ops-transformer@c29bc10 posembedding/rotary_position_embedding/op_host ----
 
-KEPT_BYTES = 2048
+RESERVED_BYTES = 2048
 """Bytes of the unified buffer that are left unused (rope_rotate_half_tiling.cpp)."""
 FLOAT_BUFFERS, HALF_BUFFERS = 8, 24
 """The buffers of a line, in lines of the input: for float32, and for 16 bits, which are widened
@@ -249,7 +249,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan | CoupledPlan:
     cores = min(p.axes.lines, len(spec.vector_cores))
     dtype = p.x.element
     buffers = HALF_BUFFERS if dtype.bits == 16 else FLOAT_BUFFERS
-    room = (spec.cores[spec.vector_kinds[0]].usable_bytes("ub") - KEPT_BYTES) // buffers
+    room = (spec.cores[spec.vector_kinds[0]].usable_bytes("ub") - RESERVED_BYTES) // buffers
     lines = tuple(len(share(p.axes.lines, cores, core)) for core in range(cores))
     step = room // dtype.nbytes(2 * whole_blocks(p.width // 2, dtype))
     return Plan(block_dim=cores, lines_of_core=lines, line_step=min(step, lines[0]))
@@ -278,7 +278,7 @@ def _interleaved(spec: DeviceSpec, p: Problem) -> InterleavedPlan:
     # x, cosines and result in its type; then all of them, or the gathered values, as float32.
     vector_bytes = 3 * dtype.nbytes(pitch) + FLOAT32.nbytes(pitch) * (3 if dtype.bits == 16 else 1)
     place_bytes = FLOAT32.nbytes(pitch)
-    room = spec.cores[spec.vector_kinds[0]].usable_bytes("ub") - KEPT_BYTES
+    room = spec.cores[spec.vector_kinds[0]].usable_bytes("ub") - RESERVED_BYTES
     left = room - heads * place_bytes
     line_step = max(0, left) // (batches * heads * vector_bytes)
     if line_step:

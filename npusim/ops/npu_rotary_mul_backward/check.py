@@ -96,7 +96,7 @@ def check(contract: ops.Contract) -> Problem:
 
 # ---- tiling: op_host/rope_half_grad_tiling.cpp ----
 
-KEPT_BYTES = 20 * 1024
+RESERVED_BYTES = 20 * 1024
 """Bytes of the unified buffer that are left unused."""
 TENSORS = {True: ((7, 5), (7, 9)), False: ((4, 3), (4, 7))}
 """Whether all gradients are needed -> for float32 and for 16 bits: tensors of that type in the
@@ -124,7 +124,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     core, dtype, line = spec.cores[spec.vector_kinds[0]], p.output.element, line_of(p)
     own, wide = TENSORS[p.needs_angles][dtype is not FLOAT32]
     element_bytes = own * dtype.nbytes(1) + wide * FLOAT32.nbytes(1)
-    room = (core.usable_bytes("ub") - KEPT_BYTES) // element_bytes
+    room = (core.usable_bytes("ub") - RESERVED_BYTES) // element_bytes
     unit = line if p.width % FLOATS_PER_REPEAT == 0 else int(np.lcm(line, FLOATS_PER_REPEAT))
     each = ceil_div(p.axes.lines, len(spec.vector_cores))
     return Plan(

@@ -75,6 +75,10 @@ class TestCase(unittest.TestCase):
         else:
             super().assertEqual(first, second, message)
 
+    def assertExpectedInline(self, actual: object, expected: str, skip: int = 0) -> None:  # noqa: N802, ARG002
+        """Fail where the words of *actual* are not *expected*, which is never rewritten here."""
+        super().assertEqual(str(actual), expected)
+
     def assertNotEqual(self, first: object, second: object, *rest: Any, **named: Any) -> None:  # noqa: N802
         """Tensors and arrays of one shape: an element further apart than `prec`."""
         if not isinstance(first, ARRAYS) or not isinstance(second, ARRAYS):

@@ -57,7 +57,7 @@ L0_BYTES = 128
 STEPS = 4
 """Pieces of L0 that are loaded into L1 at a time."""
 MAX_M, MAX_N = 128, 256
-MAX_KEPT_BYTES = 256 * 1024
+MAX_RESIDENT_BYTES = 256 * 1024
 """A larger left operand is streamed (CalcCommonTiling; its branch for larger ones is dead: it needs
 more than all of L1)."""
 
@@ -83,7 +83,7 @@ def digits_tile(spec: DeviceSpec, p: Problem, k: int, columns: int, keeps: bool)
     streamed_bytes = 2 * l1_bytes(weight.dtype, n, base_k * STEPS, weight.k_is_first)
     core = spec.cores["aic"]
     stays = (
-        digits.dtype.nbytes(digits.rows * k) <= MAX_KEPT_BYTES
+        digits.dtype.nbytes(digits.rows * k) <= MAX_RESIDENT_BYTES
         and kept_bytes + streamed_bytes <= core.usable_bytes("l1")
         and digits.rows <= m
     )
