@@ -1,13 +1,13 @@
 """A dense decoder layer as a chain of kernels, with weights of bf16, int8 (W8A8) and int4 (W4A16).
 
-First each chain runs on small numbers, and its output is compared with the same layer in float64.
+First each chain runs at a small size, and its output is compared with the same layer in float64.
 Then each is timed as one layer of a model of seven billion parameters that decodes a token for each
-of 16 requests: a table of all kernels, and a picture of what the time goes into.
+of 16 requests: a table of all kernels, and a picture of where the time goes.
 
     python examples/decoder_layer.py [DEVICE] [FOLDER]
 
-Atlas inference has fp16 in place of bf16, one scale for all tokens, and no int4 weights. What a
-chip has no kernel for is computed on the host and shown as not timed.
+Atlas inference has fp16 in place of bf16, one scale for all tokens, and no int4 weights. Operations
+for which a chip has no kernel are computed on the host and shown as not timed.
 """
 
 import sys
@@ -435,10 +435,10 @@ def main(device: str, folder: Path) -> None:
             continue
         layer = Layer(device, kind, QWEN_7B, described(QWEN_7B, real))
         layer.output()
-        print(f"{kind} on {device}: a small layer is {error:.1e} off float64; a large one takes")
+        print(f"{kind} on {device}: {error:.1e} from float64 when small; at full size")
         print("\n".join(table(layer.kernels)), end="\n\n")
         layers.append(layer)
-    print(f"what takes the time: {draw(layers, folder)}")
+    print(f"where the time goes: {draw(layers, folder)}")
 
 
 if __name__ == "__main__":

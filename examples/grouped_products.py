@@ -1,8 +1,8 @@
-"""A layer of experts in int8: rows quantised by group, words for the fixpipe, products by group.
+"""A layer of experts in int8: rows quantised by group, packed scales, and grouped products.
 
-The rows, scales and groups are those that the document of npu_group_quant prints; the words are of
-the shape that the document of npu_trans_quant_param gives for grouped products, a row of n for each
-of g groups. Prints how many int8 values are those of the document, and what each kernel takes:
+The rows, scales and groups are those that the document of npu_group_quant prints; the packed scales
+have the shape that the document of npu_trans_quant_param gives for grouped products, a row of n for
+each of g groups. Prints how many int8 values agree with the document, and the time of each kernel:
 
     python examples/grouped_products.py
 """

@@ -1,7 +1,7 @@
-"""Small kernels against the times that are published of them, on Atlas A2 and A3.
+"""Small kernels compared with their published times, on Atlas A2 and A3.
 
-Prints variant, measured and simulated time, and the error; with pipes, also how long a core keeps
-each pipe busy, the mean over its cores, and in brackets what the vendor's profiler says of it:
+Prints each variant, its measured and simulated time, and the error; with --pipes also the mean time
+for which each pipe of a core is busy, and in brackets what the vendor's profiler counted:
 
     python examples/micro.py [--pipes] [WORDS OF A VARIANT ...]
 """

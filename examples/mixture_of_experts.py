@@ -1,9 +1,9 @@
-"""A layer of experts on Atlas A2: each token goes to some of them, and their answers are added up.
+"""A layer of experts on Atlas A2: each token goes to some of them, and their outputs are added up.
 
 The gate chooses experts, rows are sorted by expert and quantised on the way, each expert multiplies
-its rows by two int8 weights with a swiglu between, and the answers come back to their tokens.
-Prints what each kernel takes, and how far the layer is from the exact one; draws when which pipe of
-the routing kernels was busy:
+its rows by two int8 weights with a SwiGLU between, and the results return to their tokens. Prints
+the time of each kernel and the error of the layer; draws when each pipe of the routing kernels was
+busy:
 
     python examples/mixture_of_experts.py [FOLDER]
 """
@@ -105,7 +105,7 @@ def main(folder: Path) -> None:
     weights, experts, _ = runs[0].outputs.values()
     wanted = exact(given, experts, weights)
     error = np.abs(runs[-1].output.astype(np.float64) - wanted).max() / np.abs(wanted).max()
-    print(f"largest error next to the largest value: {error:.1e}")
+    print(f"largest error / largest value: {error:.1e}")
     shown = [run for run in runs if run.op in ROUTING]
     figure = Figure((10, 9), layout="constrained")
     plots = figure.subplots(len(shown))
@@ -114,7 +114,7 @@ def main(folder: Path) -> None:
         timeline(run, cores=(0, 1), end_us=end_us, ax=ax)
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / "mixture_of_experts.png", dpi=100)
-    print(f"which pipe was busy when: {folder / 'mixture_of_experts.png'}")
+    print(f"when each pipe was busy: {folder / 'mixture_of_experts.png'}")
 
 
 if __name__ == "__main__":

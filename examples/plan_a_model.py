@@ -1,7 +1,7 @@
 """Which card for which model: tokens a second of two models on three product lines, by weights.
 
-Each model is its config.json, served by an engine: a step of decode for a batch of requests, and
-the prefill of one prompt, with the gaps between kernels and communication between cards:
+Each model is given by its config.json and served by an engine: a step of decode for a batch of
+requests, and the prefill of one prompt, with gaps between kernels and communication between cards:
 
     python examples/plan_a_model.py [--batch N] [--context N] [--prompt N] [--device NAME] [-o DIR]
 """
@@ -80,6 +80,7 @@ def main(words: list[str] | None = None) -> None:
     )
     figure = Figure((10, 2 + 2 * len(MODELS)), layout="constrained")
     plots = figure.subplots(len(MODELS), sharex=True, squeeze=False)[:, 0]
+    ends = []
     for (name, (config, tp)), ax in zip(MODELS.items(), plots, strict=True):
         model, device = models.load(config), asked.device or DEVICES
         try:
@@ -91,6 +92,9 @@ def main(words: list[str] | None = None) -> None:
             found.draw(ax=ax)
             cards = counted(tp, "card", "cards")
             style.title(ax, f"{name} on {cards}: time per output token")
+            ends.append(ax.get_xlim()[1])
+    if ends:
+        ax.set_xlim(0, max(ends))  # of all of them, on one scale
     asked.out.mkdir(parents=True, exist_ok=True)
     figure.savefig(asked.out / "plan_a_model.png", dpi=100)
     print(f"picture: {asked.out / 'plan_a_model.png'}")

@@ -1,7 +1,7 @@
-"""npu_quantize on the inputs that its own document prints, on an Atlas inference card and on A2.
+"""npu_quantize on the inputs of its own document, on an Atlas inference card and on Atlas A2.
 
-Prints the int8 values, how many of them are those of the document, and the time; draws when which
-pipe was busy:
+Prints the int8 values, how many of them agree with the document, and the time; draws when each pipe
+was busy:
 
     python examples/quantize.py [FOLDER]
 """
@@ -65,7 +65,7 @@ def main(folder: Path) -> None:
         timeline(run, ax=ax)
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / "timeline.png", dpi=100)
-    print(f"when which pipe was busy: {folder / 'timeline.png'}")
+    print(f"when each pipe was busy: {folder / 'timeline.png'}")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""A tiny Llama and a tiny Qwen3 of transformers on a card: their own type, W8A8 and W4A16.
+"""A tiny Llama and a tiny Qwen3 of transformers on a card: in their own data type, W8A8 and W4A16.
 
-Nothing is downloaded: a model is a configuration and random weights. Each runs as it stands first.
-Then its layers are exchanged for those that a card has operators for, with weights of bf16, int8 or
-int4; it reads two prompts, writes on, and decodes one more token, step by step and as a graph of
+Nothing is downloaded: a model is a configuration and random weights. First each runs unchanged.
+Then its layers are replaced by those for which a card has operators, with weights of bf16, int8 or
+int4; it reads two prompts, generates, and decodes one more token, step by step and as a graph of
 torchair. For a card, or for a simulated one:
 
     python -m npusim.torch [--device DEVICE] examples/tiny_models.py
 
-Atlas inference has fp16 in place of bf16, int8 with scales that are fixed beforehand, and no int4;
-its rotary embedding and attention stay those of transformers, as products and softmax.
+Atlas inference has fp16 in place of bf16, int8 with static scales, and no int4; its rotary
+embedding and attention stay those of transformers, as products and softmax.
 """
 
 from collections.abc import Callable
@@ -102,7 +102,7 @@ class W4A16(nn.Module):
         numbers = (groups / scale.float()).round().clamp(-8, 7).flatten(1).int()
         self.weight = torch_npu.npu_convert_weight_to_int4pack(numbers.t().contiguous())
         self.scale = scale[..., 0].t().contiguous()
-        # Beside inputs of bf16, a bias is float32.
+        # With inputs of bf16, a bias is float32.
         self.bias = None if linear.bias is None else linear.bias.float()
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""The example of LinearWeightQuant's document in numpy, and its kernels side by side.
+"""The example of LinearWeightQuant's document in numpy, and its kernels compared.
 
-Prints which kernel ran and why, what else could have run, how long each takes and how far it is
-from the exact product; draws which pipe was busy when on one group of cores:
+Prints which kernel ran and why, which others could have run, the time of each and its error; draws
+when each pipe of one group of cores was busy:
 
     python examples/weight_quant.py [FOLDER]
 """
@@ -46,7 +46,7 @@ def kernels() -> dict[str, npusim.Run]:
         for template, held in calls.items()
     }
     runs["matmul, fp16"] = npusim.run("matmul", x, weight * scale, device=CARD)
-    print(f"{'(16, 512) x (512, 1024)':24} {'time':>8}  largest error next to the largest value")
+    print(f"{'(16, 512) x (512, 1024)':24} {'time':>8}  largest error / largest value")
     for name, run in runs.items():
         error = np.abs(run.output.astype(np.float64) - exact).max() / np.abs(exact).max()
         print(f"{name:24} {run.time_us:5.2f} us  {error:.1e}")
@@ -66,7 +66,7 @@ def main(folder: Path) -> None:
         timeline(runs[template], cores=(0, 1), end_us=end_us, ax=ax)
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / "weight_quant.png", dpi=100)
-    print(f"\nwhich pipe was busy when: {folder / 'weight_quant.png'}")
+    print(f"\nwhen each pipe was busy: {folder / 'weight_quant.png'}")
 
 
 if __name__ == "__main__":

@@ -88,6 +88,15 @@ TRAINED = {
     "softmax_in": ones(0, dtype=F16),
 }
 """The same backward, with what forward gave."""
+LATENT_KEYS = {
+    "kv": ones(2, 1, 1, 576, dtype=F16),
+    "gamma": ones(512, dtype=F16),
+    **dict.fromkeys(("cos", "sin"), ones(2, 1, 1, N, dtype=F16)),
+    "index": np.array([3, 5]),
+    "k_cache": ones(1, 16, 1, N, dtype=F16),
+    "ckv_cache": ones(1, 16, 1, 512, dtype=F16),
+    "cache_mode": "PA",
+}
 CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "matmul": ("matmul", {"x1": HALF, "x2": HALF, "bias": ROW16}),
     "words": ("npu_trans_quant_param", {"scale": ROW32, "offset": ROW32}),
@@ -211,6 +220,20 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "attention, backward": ("npu_fusion_attention_grad", TRAINED),
     "attention, second version, backward": ("npu_fusion_attention_grad_v2", TRAINED),
+    "numbered choices": (
+        "npu_moe_init_routing",
+        {
+            "x": HALF,
+            "row_idx": np.arange(2 * N, dtype=np.int32).reshape(2, N).T.copy(),
+            "expert_idx": np.ones((N, 2), np.int32),
+            "active_num": N,
+        },
+    ),
+    "ends of experts": (
+        "npu_moe_compute_expert_tokens",
+        {"sorted_expert_for_source_row": np.array([0, 0, 2], np.int32), "num_expert": 4},
+    ),
+    "latent keys": ("npu_kv_rmsnorm_rope_cache", LATENT_KEYS),
     "swiglu": ("npu_swiglu", {"x": HALF}),
     "swiglu, backward": (
         "npu_swiglu_backward",

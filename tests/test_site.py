@@ -14,7 +14,7 @@ import axe
 import pytest
 from browser import Browser
 from test_course import PAGES, ROOT
-from test_readme import MAIN, blocks, shell
+from test_readme import shell
 
 pytest.importorskip("sphinx", reason="the extra docs is not installed")
 sys.path.insert(0, str(ROOT / "docs" / "site"))
@@ -62,18 +62,14 @@ def test_the_site_is_complete(tmp_path: Path, subtests: pytest.Subtests) -> None
 def axe_finds_nothing(site: Path) -> None:
     if not axe.HERE:
         pytest.skip(axe.MISSING_HERE)
-    names = "index", "gallery", "interface", "reports", "tour_zh", "course/04_nd_and_nz"
+    names = (
+        *("index", "questions", "gallery", "interface", "reports", "tour_zh"),
+        "course/04_nd_and_nz",
+    )
     with Browser(site / "profile") as browser:
         for name, (width, scheme) in product(names, [(1400, "light"), (360, "dark")]):
             axe.shown(browser, site / f"{name}.html", width, scheme)
             assert axe.violations(browser) == [], name
-
-
-def test_the_landing_page_has_the_commands_of_the_readme() -> None:
-    page = ROOT / "docs" / "index.md"
-    (block,) = blocks(page.read_text(encoding="utf-8"))
-    assert block == MAIN
-    assert landing.command(page)[:2] == ["run", "npu_quant_matmul"]
 
 
 @pytest.mark.parametrize("page", LESSONS, ids=lambda page: f"{page.parent.name}-{page.stem}")

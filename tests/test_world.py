@@ -105,6 +105,17 @@ def test_is_wrong():
 @pytest.mark.skip(reason="of no use")
 def test_is_left_out():
     pass
+
+def test_has_what_the_script_sets_up():
+    assert torch_npu.npu.are_compatible_impl_enabled()
+
+def test_zz_ends_the_process():
+    import os
+    os._exit(1)
+
+if __name__ == "__main__":
+    torch_npu.npu.use_compatible_impl(True)
+    main()
 """
 
 
@@ -123,7 +134,10 @@ def test_tests_of_others_become_cases(tmp_path: Path) -> None:
         "test_is_refused": "refused",
         "test_is_wrong": "wrong",
         "test_is_left_out": "skipped",
+        "test_has_what_the_script_sets_up": "passed",
+        "test_zz_ends_the_process": "failed",
     }
+    assert found["test_theirs.py::test_zz_ends_the_process"].words == world.UNENDED
     assert found["test_theirs.py::test_launches"].timed >= 2
     assert found["test_theirs.py::test_is_refused"].words.startswith(
         "NotImplementedError: torch_npu.matmul_checksum: it must be simulated to be called"

@@ -45,8 +45,8 @@ def sweep_model(
     unused = [name for name, value in options.items() if value]
     if unused:
         raise UsageError(
-            f"sweep: a model must be swept by -d and -a alone, not by {', '.join(unused)}; "
-            f"write for example -a batch={{1,8,64}}"
+            f"sweep: a model must be swept by -d and by what npusim model takes, not by "
+            f"{', '.join(unused)}; write for example --batch 1,8,64"
         )
     over = _over(attributes)
     if output is not None:
@@ -75,15 +75,17 @@ def sweep_model(
 
 
 def _over(words: Sequence[str]) -> dict[str, Sequence[Any]]:
-    """Variable -> its values, one where there are no braces."""
+    """Variable -> its values: those in braces, or between commas."""
     found: dict[str, Sequence[Any]] = {}
     for each in words:
         name, equals, value = each.partition("=")
         if not equals or name not in VARIABLES or name in found:
             raise UsageError(
                 f"sweep: -a must give each of {', '.join(VARIABLES)} once at most, not "
-                f"{shown(each)}; write for example -a batch={{1,8,64}}"
+                f"{shown(each)}; write for example --batch 1,8,64"
             )
+        if "," in value and "{" not in value:
+            value = f"{{{value}}}"
         braces = Braces("sweep")
         braces.read(name, value)
         braces.check()

@@ -33,7 +33,7 @@ from npusim.sweeps.journal import remove
 from npusim.sweeps.page import PAGE
 from npusim.sweeps.picture import PICTURE
 
-__all__ = ["sweep_operator"]
+__all__ = ["refuse_load", "sweep_operator"]
 
 RECORD = "sweep.json"
 FILES = (RECORD, "sweep.csv", PICTURE, PAGE)
@@ -90,6 +90,16 @@ def sweep_operator(
     if output is not None and form is RowFormat.TEXT:
         show(f"\nwrote {', '.join(written)} to {output}")
     _report_refused(found)
+
+
+def refuse_load(op: str, of_model: Sequence[str]) -> None:
+    """Raise UsageError if there is any of what only a model can be swept by."""
+    if of_model:
+        name, _, values = of_model[0].partition("=")
+        raise UsageError(
+            f"sweep: --{name} must come with the config.json of a model, not with {shown(op)}; "
+            f"an attribute of an operator is swept by -a '{name}={{{values}}}'"
+        )
 
 
 class _Relay:

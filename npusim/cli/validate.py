@@ -147,10 +147,10 @@ def _fill(new: Path, results: tuple[Result, ...], facts: str) -> list[str]:
 def _sampled(results: Sequence[Result], known: int) -> Text:
     """What is said where *results* are those of a sample of so many rows."""
     moved = simulated.moved(results)
-    same = f"{moved} of which take another time" if moved else "which take the same time"
+    same = f"{moved} of them with another time" if moved else "with the same times"
     return Text(
-        f"{known} rows, simulated when this npusim was made, and now a sample of {len(results)}, "
-        f"{same}; --all simulates all now\n"
+        f"{known} rows with stored times; {len(results)} of them simulated again, {same}; "
+        f"--all simulates every row\n"
     )
 
 

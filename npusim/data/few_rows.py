@@ -56,11 +56,12 @@ def few_rows_product(
 ) -> Single:
     """*bias* plus `a @ b`, of floats `(..., m, k)` and `(..., k, n)`."""
     outer = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    left, right = (np.broadcast_to(x, (*outer, *x.shape[-2:])) for x in (a, b))
+    if a.shape[:-2] != b.shape[:-2]:
+        a, b = (np.broadcast_to(x, (*outer, *x.shape[-2:])) for x in (a, b))
     total = np.zeros((*outer, a.shape[-2], b.shape[-1]), np.float32)
     if bias is not None:
         total += bias.astype(np.float32)
-    add_few_rows(left, right, total, order)
+    add_few_rows(a, b, total, order)
     return total
 
 

@@ -189,6 +189,20 @@ class CubeCore(Core):
         )
         self.emit(op)
 
+    def fixpipe_to_fractals(
+        self, dst: GmView, sums: Local, shape: tuple[int, int], *, atomic: bool = False
+    ) -> None:
+        """*sums* of L0C, `(m, n)` of *shape*, to global memory as Nz (Fixpipe).
+
+        *dst* is `(n / 16, m x 16)`: a row for each column of fractals.
+        """
+        rows = align_up(shape[0], FRACTAL_ROWS)
+        op = Fixpipe(
+            dst.operand, sums[: l0c_elements(*shape)], *shape, rows, dst.dtype, layout="nz",
+            atomic=atomic,
+        )  # fmt: skip
+        self.emit(op)
+
     def fixpipe_to_l1(
         self,
         dst: Local,

@@ -8,10 +8,11 @@ row and column (asc-devkit, the Matmul API's Norm and MDL schedules). Two option
 available here:
 
 * the unit flag, by which the fixpipe drains L0C right behind the last Mmad of a tile, and the first
-Mmad of the next tile fills it right behind the fixpipe (asc-devkit, the guide's page on UnitFlag);
+  Mmad of the next tile fills it right behind the fixpipe (asc-devkit, the guide's page on
+  UnitFlag);
 * the k stagger, by which cores start at different pieces of k and wrap around, so that cores that
-share rows or columns read different lines at a time (asc-devkit, k_loop_mdl_reorder.h). Sums of
-floats are then in a different order on each core; those of integers do not change.
+  share rows or columns read different lines at a time (asc-devkit, k_loop_mdl_reorder.h). Sums of
+  floats are then in a different order on each core; those of integers do not change.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate, chain
 from operator import eq
 from pathlib import Path
@@ -54,6 +54,7 @@ FirstCalls = tuple[tuple[int, "Body"], ...]
 """Indices of micro-ops, and the bodies whose first calls begin there."""
 
 
+@lru_cache(maxsize=4096)
 def short_line(line: Line) -> Line:
     """*line* with a short file name: relative to the package, or without folders."""
     file = Path(line[0])

@@ -15,6 +15,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
+from importlib.resources import files
 from pkgutil import iter_modules
 
 from npusim import published
@@ -105,16 +106,37 @@ def _described(name: object) -> str:
     if not isinstance(name, str):
         return f"{shown(name)}; npusim ops lists them all"
     near = get_close_matches(name, names(), n=1, cutoff=LIKENESS)
+    if name in under_torch():
+        return f"{name}, which {_under_torch(name)}"
     if name in published.operators():
         hint = f"the closest one that is: {near[0]}" if near else "npusim ops lists them all"
         return f"{name}, which torch_npu has and npusim does not simulate; {hint}"
     if near:
         return f"{shown(name)}; did you mean {near[0]}?"
     if meant := get_close_matches(name, published.operators(), n=1, cutoff=LIKENESS):
-        return f"{shown(name)}; torch_npu has {meant[0]}, which npusim does not simulate"
+        is_there = meant[0] in under_torch()
+        what = _under_torch(meant[0]) if is_there else "npusim does not simulate"
+        return f"{shown(name)}; torch_npu has {meant[0]}, which {what}"
     if name[:1].isupper():
         return f"{shown(name)}; for a model run npusim model with its config.json"
     return f"{shown(name)}, which is no operator of torch_npu either; npusim ops lists them all"
+
+
+@cache
+def under_torch() -> frozenset[str]:
+    """Functions of torch_npu that scripts alone can call, by npusim.torch: no operators here."""
+    return frozenset((files(__name__) / "under_torch.txt").read_text(encoding="utf-8").split())
+
+
+OF_SEVERAL_CARDS = ("all_gather", "all_reduce", "distribute", "reduce_scatter")
+"""What the names of those have in them that are called on several cards at once."""
+
+
+def _under_torch(name: str) -> str:
+    """That scripts alone can call function *name*, and how such a script is run."""
+    starts = "torchrun --nproc-per-node 2" if any(each in name for each in OF_SEVERAL_CARDS) else ""
+    command = f"{starts or 'python'} -m npusim.torch SCRIPT.py"
+    return f"npusim has under PyTorch alone; call it in a script and run {command}"
 
 
 def in_place_of(name: str) -> str:

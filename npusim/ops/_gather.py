@@ -76,7 +76,7 @@ class Problem(ops.Problem):
 
 Template = Literal["short", "short_table", "whole", "whole_table", "ragged", "pieces"]
 
-KEPT_BYTES = 2048
+RESERVED_BYTES = 2048
 """Bytes of the unified buffer that are not used (gather_v2.cc)."""
 TABLE_BYTES = 100 * 1024
 """The longest table that a core holds in its buffer (the same file)."""
@@ -120,7 +120,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     stored one by one alternate between two buffers if these fit.
     """
     template = _template(spec, p)
-    room = spec.cores[spec.vector_kinds[0]].usable_bytes("ub") - KEPT_BYTES
+    room = spec.cores[spec.vector_kinds[0]].usable_bytes("ub") - RESERVED_BYTES
     if template in ("short_table", "whole_table"):
         room -= TABLE_BYTES
     half_bytes = align_down(room // 2, BLOCK_BYTES)
@@ -156,7 +156,7 @@ def _runs(count: int, cores: int, core: int) -> tuple[range, ...]:
 
 def _template(spec: DeviceSpec, p: Problem) -> Template:
     is_small = p.table_bytes <= TABLE_BYTES
-    half = (spec.cores[spec.vector_kinds[0]].usable_bytes("ub") - KEPT_BYTES) // 2
+    half = (spec.cores[spec.vector_kinds[0]].usable_bytes("ub") - RESERVED_BYTES) // 2
     if p.row_bytes < BLOCK_BYTES:
         return "short_table" if is_small else "short"
     if p.row_bytes > align_down(half, BLOCK_BYTES):

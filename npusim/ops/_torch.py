@@ -154,6 +154,11 @@ class TorchFunction:
             self.gradient.check(tuple(each.name for each in parameters_of(self.schema)))
 
     @property
+    def has_more(self) -> bool:
+        """Whether it returns something behind the outputs."""
+        return self.behind is not _nothing_behind
+
+    @property
     def name(self) -> str:
         """The name of the function in the namespace `npu`."""
         return name_of(self.schema)

@@ -4,14 +4,14 @@
 
     output[..., j] = weight[indices[...], j]
 
-The bits come out as they went in. Torch runs it for `torch.nn.functional.embedding` on the card.
+The bits are unchanged. Torch runs it for `torch.nn.functional.embedding` on the card.
 The vendor's kernel is GatherV2 with axis 0.
 
-Sources: ops-nn@e5c3fa9 index/embedding/op_api/aclnn_embedding.cpp; of the kernel gather_v2.py of
+Sources: ops-nn@e5c3fa9 index/embedding/op_api/aclnn_embedding.cpp; for the kernel gather_v2.py of
 CANN 8.1.RC1 and gather_v2.cc, the tiling library of 2022. Assumed: the types, that chips of A2 and
-A3 run that kernel in its default mode, and what :mod:`npusim.ops._gather` says of it. An
-index beyond the table reads elsewhere on a card, and a negative one too: both are refused. Without
-values of *indices* the rows are taken in turn, again and again.
+A3 run that kernel in its default mode, and what :mod:`npusim.ops._gather` assumes. On a card an
+index beyond the table, or a negative one, reads other memory: both are refused. Without values of
+*indices* the rows are taken in turn, repeatedly.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SUPPORT = (
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     table, where = contract.operand("weight"), contract.operand("indices")
     rows, width = table.shape
     contract.require(

@@ -4,15 +4,15 @@
 
     output[i, ..., j, ..., k] = x[i, ..., index[j], ..., k], index at axis dim
 
-The bits come out as they went in. Torch runs it for `torch.index_select` on the card. What lies
-behind the axis is a row, what lies before it counts tables, from each of which the same rows are
-taken, as :mod:`npusim.ops._gather` takes those of one.
+The bits are unchanged. Torch runs it for `torch.index_select` on the card. The dimensions after the
+axis form a row, those before it count tables, from each of which the same rows are taken, as
+:mod:`npusim.ops._gather` does for one table.
 
 Sources: ops-nn@e5c3fa9 index/gather_v2/op_api/aclnn_index_select.cpp. On A2 and A3 it calls
-GatherV3, whose tiling library is closed, and GatherV2 for types that this one does not take. That
-GatherV2's templates serve all axes and types is assumed. An index beyond the axis reads elsewhere
-on a card, and a negative one too: both are refused. Without values of *index* the rows are taken in
-turn, again and again.
+GatherV3, whose tiling library is closed, and GatherV2 for types that this one does not support.
+That GatherV2's templates serve all axes and types is assumed. On a card an index beyond the axis,
+or a negative one, reads other memory: both are refused. Without values of *index* the rows are
+taken in turn, repeatedly.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SUPPORT = (
 
 
 def check(contract: Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     table, where = contract.operand("x"), contract.operand("index")
     shape, axis = table.shape, contract.axis("dim", table)
     rows, tables, width = shape[axis], prod(shape[:axis]), prod(shape[axis + 1 :])

@@ -2,16 +2,16 @@
 
 .. code-block:: text
 
-    y = (x + offset) * scale        fp32, one rounding an operation, then one to the type of y
+    y = (x + offset) * scale        fp32, each operation rounded once, then to the type of y
 
-Every rounding is to nearest, ties to even. *scale* and *offset*, `(1,)` or `(n,)` with n the last
-dimension of y, are float32 or bfloat16; the offset is a float and comes before the product. Beyond
-the range of float16 Atlas inference saturates, Atlas A2 and A3 give infinities.
+All rounding is to nearest, ties to even. *scale* and *offset*, `(1,)` or `(n,)` with n the last
+dimension of y, are float32 or bfloat16; the offset is a float and is added before the product. On
+overflow of float16 Atlas inference saturates, Atlas A2 and A3 give infinities.
 
-Sources: ops-nn@e5c3fa9 quant/ascend_anti_quant_v2, aclnn_ascend_anti_quant.cpp for what is accepted
+Sources: ops-nn@e5c3fa9 quant/ascend_anti_quant_v2, aclnn_ascend_anti_quant.cpp for accepted calls
 and the public TBE copy of CANN (impl/dynamic/ascend_anti_quant_v2.py) for the numerics. The
-schedule of that kernel is closed: the open Ascend C kernel for A2 (experimental/quant) stands in
-for it on every product line, row by row, and *src_dtype* names what x holds (both assumed).
+schedule of that kernel is closed: the open Ascend C kernel for A2 (experimental/quant) replaces it
+on every product line, row by row, and *src_dtype* gives the type in x (both assumed).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ INT4_PER_INT32 = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem(ops.Problem):
-    """A checked call: x as a matrix, of which scale and offset take the columns."""
+    """A checked call: x as a matrix, with scale and offset per column."""
 
     element: DType
     """int8 or int4."""
@@ -66,7 +66,7 @@ SUPPORT = (
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     numbers = contract.operand("x")
     element, shape = _numbers_of(contract, numbers)
     s = contract.operand("scale")
@@ -98,7 +98,7 @@ def check(contract: ops.Contract) -> Problem:
 
 
 def _numbers_of(contract: ops.Contract, x: Operand) -> tuple[DType, tuple[int, ...]]:
-    """What x holds, and the shape of y: int4 packed in int32 becomes eight times as many."""
+    """The element type of x, and the shape of y: an int32 of packed int4 becomes eight elements."""
     if x.element is INT8:
         return INT8, x.shape
     contract.require(
@@ -112,7 +112,7 @@ def _numbers_of(contract: ops.Contract, x: Operand) -> tuple[DType, tuple[int, .
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """A rectangle for each core, a row or a part of a row at a time."""
+    """A rectangle for each core, processed one row or part of a row at a time."""
 
     per_core: tuple[int, int]
     """Rows and columns of its rectangle."""
@@ -120,15 +120,15 @@ class Plan(ops.Plan):
 
 
 RESERVED_BYTES = 1024
-"""Bytes of the unified buffer that are left alone (ascend_anti_quant_v2, arch22 tiling)."""
+"""Bytes of the unified buffer that are not used (ascend_anti_quant_v2, arch22 tiling)."""
 BLOCK_ELEMENTS = 512
-"""Elements are shared out in these units (the same tiling)."""
+"""Elements are divided in these units (the same tiling)."""
 MOVING_BYTES = 12
-"""Bytes that an element takes: int8 and 16-bit floats twice each, fp16 and fp32 on the way."""
+"""Bytes per element: int8 and 16-bit floats twice each, intermediate fp16 and fp32."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """One scale: whole buffers of elements a core. A scale a column: rows are shared out."""
+    """One scale: full buffers of elements per core. A scale per column: rows are divided."""
     cores = len(spec.vector_cores)
     room = spec.cores[spec.vector_kinds[0]].usable_bytes("ub") - RESERVED_BYTES
     vectors = p.inputs[1:]
@@ -138,7 +138,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
         blocks = max(least, ceil_div(ceil_div(p.columns, BLOCK_ELEMENTS), cores))
         shape = p.rows, min(p.columns, blocks * BLOCK_ELEMENTS)
     else:
-        # A vector takes its own type and, if that is not float32, float32 next to it.
+        # A vector takes its own type and, unless that is float32, float32 too.
         fixed = sum(4 if x.element is FLOAT32 else 4 + x.element.bits // 8 for x in vectors)
         step_columns = align_down(room // (MOVING_BYTES + fixed), BLOCK_ELEMENTS)
         if p.output.element.nbytes(p.columns) < spec.transfer.store_granule_bytes:
@@ -206,7 +206,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
 
 
 def oracle(given: ops.Given) -> Array:
-    """Numbers as floats, on whole arrays; the chip says what float16 does with large ones."""
+    """Integers as floats, on whole arrays; the chip decides how float16 overflows."""
     x, scale, offset = given.x, given.scale, given.offset
     if x.dtype == np.int32:
         nibbles = (x[..., None] >> np.arange(0, 32, 4, dtype=np.int32)) & 0xF

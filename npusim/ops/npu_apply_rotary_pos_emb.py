@@ -5,17 +5,17 @@
     y[j]         = x[j + half] * -sin[j] + x[j] * cos[j]             j < half = width / 2
     y[j + half]  = x[j] * sin[j + half] + x[j + half] * cos[j + half]
 
-for x each head of *query* and *key*. float16 and float32 compute in their own type, a rounding for
-each product and sum; bfloat16 computes in float32 and rounds once at the end, to nearest, **ties
-away from zero**. In both 16-bit types the result so differs from that of npu_rotary_mul.
+for x each head of *query* and *key*. float16 and float32 are computed in their own type, with each
+product and sum rounded; bfloat16 is computed in float32 and rounded once at the end, to nearest,
+**ties away from zero**. In both 16-bit types the result therefore differs from npu_rotary_mul.
 
-On a card query and key themselves are overwritten, as they are here for tensors of torch;
-`npusim.run` gives new arrays.
+On a card query and key themselves are overwritten, as are tensors of torch here; `npusim.run`
+returns new arrays.
 
 Sources: ops-transformer@c29bc10 posembedding/apply_rotary_pos_emb, op_kernel and op_host, and the
-operator's document (torch_npu-npu_apply_rotary_pos_emb.md). Vectors of 64 come from a newer kernel
-(@05c401f9), whose rounding is the same; that the rest is too is assumed. A NaN stays a NaN, but on
-Atlas inference, where float16 saturates, it becomes 0 (assumed of all three steps).
+operator's document (torch_npu-npu_apply_rotary_pos_emb.md). Vectors of 64 are from a newer kernel
+(@05c401f9), with the same rounding; that the rest is equal too is assumed. NaN stays NaN, but on
+Atlas inference, where float16 saturates, it becomes 0 (assumed for all three steps).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LAYOUTS = {"BSND": 4, "TND": 3}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem(ops.Problem):
-    """A checked call: to the kernel query is `(tokens, query_heads, width)`, key alike."""
+    """A checked call: in the kernel query is `(tokens, query_heads, width)`, key likewise."""
 
     element: DType
     tokens: int
@@ -65,19 +65,19 @@ class Problem(ops.Problem):
 
     @property
     def moved_bytes(self) -> int:
-        """What a token takes of the buffer for copies: its heads come in twice, for double buffers,
-        and leave once, its cosines and sines come in twice."""
+        """Buffer bytes of a token for copies: its heads are loaded twice, for double buffering, and
+        stored once, its cosines and sines loaded twice."""
         return self.element.nbytes((3 * self.heads + 4) * self.width)
 
     @property
     def computed_bytes(self) -> int:
-        """What a token takes besides: its heads twice, and widened cosines and sines."""
+        """Additional bytes of a token: its heads twice, and widened cosines and sines."""
         lines = 2 if self.element is BFLOAT16 else 0
         return self.computed_in.nbytes((2 * self.heads + lines) * self.width)
 
     @property
     def alone_bytes(self) -> int:
-        """What one token takes that shares the buffer with none, as the vendor's tiling counts."""
+        """Bytes of a token that shares the buffer with no other, as the vendor's tiling counts."""
         lines = self.element.nbytes(2 * self.width)
         return self.computed_in.nbytes(2 * self.heads * self.width) + lines + self.computed_bytes
 
@@ -97,7 +97,7 @@ SUPPORT = (
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     spec = contract.spec
     q, k, c, s = map(contract.operand, SHAPES)
     layout = contract.choice("layout")
@@ -147,7 +147,7 @@ SMALL, AB, AB_CAST = "small", "ab", "ab_cast"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Each core has its own tokens and takes all heads of a few at a time."""
+    """Each core has its own tokens and processes all heads of a few at a time."""
 
     tokens_per_core: int
     loaded_tokens: int
@@ -159,10 +159,10 @@ class Plan(ops.Plan):
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Tokens are dealt out evenly; the buffers decide how many are taken at a time.
+    """Tokens are divided evenly; the buffers decide how many are processed at a time.
 
-    ops-transformer@c29bc10 posembedding/apply_rotary_pos_emb/op_host. Assumed: what its sums of
-    bytes name, that is which of them a token takes twice for double buffers.
+    ops-transformer@c29bc10 posembedding/apply_rotary_pos_emb/op_host. Assumed: the meaning of its
+    sums of bytes, that is, what a token needs twice for double buffering.
     """
     cores = len(spec.vector_cores)
     tokens = ceil_div(p.tokens, cores)
@@ -196,7 +196,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """A few tokens at a time; cores with as many share their program.
+    """A few tokens at a time; cores with equally many share their program.
 
     Assumed: the order of the micro-ops of several tokens, which small, with one, does not show.
     """
@@ -220,10 +220,10 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
 class ApplyRotary:
     """The buffers of a core, and its stage.
 
-    The heads of query and key of a few tokens lie behind each other in the buffer. Their halves
-    change places; then, token by token, what was turned takes the sines and what was not the
-    cosines of the token, which one instruction repeats for all heads. Results go back to where the
-    numbers came from.
+    The heads of query and key of a few tokens are contiguous in the buffer. Their halves are
+    swapped; then, token by token, the swapped heads are multiplied by the sines and the others by
+    the cosines of the token, which one instruction repeats for all heads. Results replace their
+    operands.
     """
 
     def __init__(self, core: VectorCore, p: Problem, plan: Plan) -> None:
@@ -243,7 +243,7 @@ class ApplyRotary:
         self.y = core.vecout(p.element, heads)
 
     def tokens(self, query: GmView, key: GmView, cos: GmView, sin: GmView) -> None:
-        """Turn a few tokens: *query* and *key* `(tokens, heads * width)`, the others one line."""
+        """Rotate a few tokens: *query* and *key* `(tokens, heads * width)`, the others one line."""
         core, width, queues = self.core, self.p.width, (self.cos, self.sin)
         held = [core.load_rows(*each) for each in zip(queues, (cos, sin), strict=True)]
         x, out = self._load_heads(query, key), self.y.alloc()
@@ -265,7 +265,7 @@ class ApplyRotary:
         self.y.free(out)
 
     def _load_heads(self, query: GmView, key: GmView) -> Local:
-        """*query* and, behind it, *key*, in one tile: `(tokens * heads, width)`."""
+        """Load *query* and, after it, *key*, to one tile: `(tokens * heads, width)`."""
         tile = self.x.alloc()
         for of, to in self._heads(tile, query, key):
             self.core.data_copy(to, of)
@@ -273,7 +273,7 @@ class ApplyRotary:
         return self.x.deque()
 
     def _heads(self, tile: Local, query: GmView, key: GmView) -> Iterator[tuple[Global, Local]]:
-        """*query* and *key* as one run each, and where they are in *tile*."""
+        """*query* and *key* as one run each, with their places in *tile*."""
         first = 0
         for view in (query, key):
             count = view.rows * view.columns
@@ -281,9 +281,9 @@ class ApplyRotary:
             first += count
 
     def _planes(self, tokens: int, first: int) -> list[tuple[int, int]]:
-        """Where the heads of token *first* of *tokens* begin in the buffer, and how many follow.
+        """Offset of the heads of token *first* of *tokens* in the buffer, and their number.
 
-        All queries lie before all keys; those of a single token are one run.
+        All queries precede all keys; those of a single token are one run.
         """
         p = self.p
         if tokens == 1:
@@ -292,7 +292,7 @@ class ApplyRotary:
         return [(first * p.query_heads, p.query_heads), (keys, p.key_heads)]
 
     def _line(self, index: int, tile: Local, tokens: int) -> Local:
-        """The cosines or sines in *tile*, `(tokens, width)`, in the type that is computed in."""
+        """The cosines or sines in *tile*, `(tokens, width)`, in the type of the computation."""
         line = tile[: tokens * self.p.width]
         if not self.is_cast:
             return line
@@ -300,7 +300,7 @@ class ApplyRotary:
         return self.lines[index][: line.count]
 
     def _turn(self, x: Local, y: Local, heads: int, cos: Local, sin: Local) -> None:
-        """Turn *x*, *heads* heads a token, by *cos* and *sin*, into *y*.
+        """Rotate *x*, *heads* heads per token, by *cos* and *sin*, into *y*.
 
         *x* and *y* are `(tokens * heads, width)`, *cos* and *sin* `(tokens, width)`.
         """
@@ -315,7 +315,7 @@ class ApplyRotary:
         # The sum of both products.
         if self.is_cast:
             core.add(values, turned, values)
-            # Ties go away from zero here, as they do in no other of these kernels.
+            # Ties round away from zero here, unlike in the other kernels.
             core.cast(y, values, "round")
         else:
             core.add(y, turned, values)
@@ -340,7 +340,7 @@ class ApplyRotary:
 
 
 def oracle(given: ops.Given) -> tuple[Array, Array]:
-    """query and key `(..., heads, width)` turned by cos and sin `(..., 1, width)`."""
+    """Rotate query and key `(..., heads, width)` by cos and sin `(..., 1, width)`."""
     cos, sin, spec = given.cos, given.sin, given.spec
     saturates = spec is not None and spec.half_overflow == "saturate"
     return _turned(given.query, cos, sin, saturates), _turned(given.key, cos, sin, saturates)
@@ -360,7 +360,7 @@ def _turned(x: Array, cos: Array, sin: Array, saturates: bool) -> Array:
 
 
 def _kept(values: Array, saturates: bool) -> Array:
-    """*values*, of float16 without infinities or NaN where the chip has none."""
+    """*values*; float16 without infinities or NaN if the chip has none."""
     if not saturates or values.dtype != np.float16:
         return values
     largest = np.finfo(np.float16).max
@@ -370,7 +370,7 @@ def _kept(values: Array, saturates: bool) -> Array:
 def _away_from_zero(values: Array) -> Array:
     """float32 to the nearest bfloat16, ties away from zero."""
     words = values.view(np.uint32)
-    # Half a step more in magnitude, and what remains is cut off.
+    # Add half a step in magnitude, then truncate.
     rounded = ((words + np.uint32(0x8000)) >> 16).astype(np.uint16).view(ml_dtypes.bfloat16)
     return np.where(np.isnan(values), values.astype(ml_dtypes.bfloat16), rounded)
 

@@ -4,14 +4,14 @@
 
     out[i, j] = sum over t of (weight[i, 8 j + t] & 0xF) << 4 t
 
-Numbers beyond [-8, 7] lose their upper bits without a word (op-plugin@517f2e7,
-ConvertWeightToINT4PackKernelNpuOpApi.cpp). It runs on the host: the weight goes there, is packed,
-and comes back, so no kernel runs on the chip and the Task Duration is 0. A weight in FRACTAL_NZ is
+Numbers beyond [-8, 7] silently lose their upper bits (op-plugin@517f2e7,
+ConvertWeightToINT4PackKernelNpuOpApi.cpp). It runs on the host: the weight is copied there, packed,
+and copied back, so no kernel runs on the chip and the Task Duration is 0. A weight in FRACTAL_NZ is
 cast to ND, packed, and cast back, a row of a fractal then holding 8 int32, that is 64 int4.
-inner_k_tiles is there for the signature's sake; nothing depends on it.
+inner_k_tiles is only part of the signature; nothing depends on it.
 
-What is accepted follows the same source: int32 (float32 is for chips after A3), two dimensions
-(three are for those, too), contiguous, the last dimension a multiple of 8.
+Accepted calls follow the same source: int32 (float32 is for chips after A3), two dimensions (three
+are for those, too), contiguous, the last dimension a multiple of 8.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SUPPORT = (Row(on=A2_A3, weight=Operands((INT32,), LAYOUTS, ranks=(2, 2))),)
 
 
 def check(contract: Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     weight, w = contract.value("weight"), contract.matrix("weight")
     strided = isinstance(weight, np.ndarray) and not weight.flags.c_contiguous
     contract.require(

@@ -7,16 +7,16 @@
     y        = int8(rint(x * ((1 / m) * 127)))       the factor at least min_scale
     output, scale                                    int8 as x, fp32 (rows, blocks of columns)
 
-All is fp32, a rounding an operation. A block of zeros gives zeros: 0 times infinity is NaN, which
-int16 has as 0.
+All in fp32, rounded after each operation. A block of zeros gives zeros: 0 times infinity is NaN,
+which int16 represents as 0.
 
-Rows are dealt out evenly; the blocks of those left over are dealt out to all cores. A core loads
-32 KiB at a time, computes and stores it, one after the other.
+Rows are split evenly over the cores; the blocks of the remaining rows are divided among all cores.
+A core loads 32 KiB at a time, computes and stores it, without overlap.
 
 Sources: ops-nn@e5c3fa9 quant/dynamic_block_quant, op_kernel/dynamic_block_quant.h and op_host/
 dynamic_block_quant_i8_tiling.cpp, and the operator's document. Atlas A2 and A3: float8 and other
-blocks are of later chips. Assumed: factors are spread over their blocks by one Brcb, and columns
-that fill the last block of a row are zeroed row by row.
+blocks need later chips. Assumed: one Brcb broadcasts the factors over their blocks, and the padding
+columns of the last block are zeroed row by row.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from npusim.ops import _vocabulary as ops
 from npusim.ops._rotary import columns_of_rows
 
 COLUMNS, LOOP_BYTES, LANES = 128, 32 * 1024, 64
-"""Of a block; what is loaded at a time; and float32 in a repeat."""
+"""Columns of a block; bytes loaded at a time; and float32 in a repeat."""
 LARGEST = 127.0
-"""What the largest of a block becomes."""
+"""The value to which the largest magnitude of a block is scaled."""
 
 SUPPORT = (ops.Row(on=ops.A2_A3, x=ops.Operands((FLOAT16, BFLOAT16), ranks=(2, 3))),)
 FIXED = {
@@ -49,7 +49,7 @@ FIXED = {
     "col_block_size": (COLUMNS, "other blocks are of later chips"),
     "dst_type_max": (0.0, "it is of later chips"),
 }
-"""Attribute -> what it must be, and why."""
+"""Attribute -> the required value, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class Problem(ops.Problem):
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     x = contract.operand("x")
     for name, (must, why) in FIXED.items():
         value = contract.value(name)
@@ -99,15 +99,15 @@ Span = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Whole rows for each core, and some blocks of a row that is left over."""
+    """Whole rows for each core, and blocks of the remaining rows."""
 
     rows_of_core: int
     left_over: tuple[tuple[int, int, int], ...]
-    """Row, first block and blocks of each core that has some."""
+    """Row, first block and block count of each core that has any."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Rows that no core has are cut into blocks for all of them."""
+    """Split whole rows evenly, and the blocks of the remaining rows over all cores."""
     cores = len(spec.vector_cores)
     each, left = divmod(p.rows, cores)
     first = each * cores
@@ -123,7 +123,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 
 def _spans(p: Problem, plan: Plan) -> Iterator[tuple[int, Span]]:
-    """What each core does at a time."""
+    """Each core with the spans that it processes in turn."""
     most = LOOP_BYTES // p.element.nbytes(COLUMNS)
     for core in range(plan.block_dim):
         rows = max(1, most // p.blocks)
@@ -139,7 +139,7 @@ def _spans(p: Problem, plan: Plan) -> Iterator[tuple[int, Span]]:
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """A few blocks at a time."""
+    """Process a few blocks at a time."""
     core = VectorCore("npu_dynamic_block_quant", spec)
     kernel = BlockQuant(core, p)
     cores, row, rows, block, blocks = (
@@ -176,13 +176,13 @@ class BlockQuant:
         self.one = core.tile(FLOAT32, count)
 
     def begin(self) -> None:
-        """What factors are divided from, and that maxima of no block are numbers."""
+        """Set the dividends to 1, and the maxima too, so that those without a block are finite."""
         with self.core.independent():
             self.core.duplicate(self.one, 1.0)
             self.core.duplicate(self.largest, 1.0)
 
     def blocks(self, x: GmView, y: GmView, scale: GmView) -> None:
-        """*x* `(rows, columns)`, each row filled up to whole blocks."""
+        """Quantise *x* `(rows, columns)`, each row padded to whole blocks."""
         core, p = self.core, self.p
         pitch = align_up(x.columns, COLUMNS)
         count, blocks = x.rows * pitch, x.rows * pitch // COLUMNS
@@ -212,7 +212,7 @@ class BlockQuant:
         self._store(out, y, pitch)
 
     def _reduce(self, values: Local, blocks: int) -> None:
-        """The largest magnitude of each of *blocks* of *values*."""
+        """Find the largest magnitude of each of *blocks* blocks of *values*."""
         core, work = self.core, self.work[: values.count]
         core.abs(work, values)
         if self.p.element is FLOAT16:
@@ -224,7 +224,7 @@ class BlockQuant:
         core.whole_reduce("max", self.largest[:blocks], work[: blocks * LANES])
 
     def _factors(self, scale: Local) -> None:
-        """The scale of each block, and what it is multiplied by."""
+        """Compute the scale of each block, and the factor by which it is multiplied."""
         core, least = self.core, self.p.min_scale
         largest, factor = self.largest[: scale.count], self.factor[: scale.count]
         core.convert(scale, largest)
@@ -236,7 +236,7 @@ class BlockQuant:
             core.min(scale, scale, float(np.float32(1) / np.float32(least)))
 
     def _store(self, out: Local, y: GmView, pitch: int) -> None:
-        """int8 in the first bytes of *out* to *y*, rows *pitch* apart."""
+        """Store the int8 in the first bytes of *out* to *y*; its rows are *pitch* apart."""
         self.values.enque(out)
         out = self.values.deque()
         src = out.as_dtype(INT8, (y.rows - 1) * pitch + y.columns)

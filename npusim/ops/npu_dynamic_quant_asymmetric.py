@@ -7,20 +7,20 @@
     offset = 127 - max v / scale               int4: 7
     y = fit(round(v * (1 / scale) + offset))
 
-All in fp32, one rounding an operation; *round* is to nearest, ties to even, *fit* saturates and
-turns NaN into 0. What a row was is about (y - offset) * scale. With a group_index each group of
+All in fp32, rounded after each operation; *round* is to nearest, ties to even, *fit* saturates and
+turns NaN into 0. A row is restored as about (y - offset) * scale. With a group_index each group of
 rows has its own smooth scales, as in npu_dynamic_quant.
 
-* A row of one number c gets scale 1e-12, offset about -c * 1e12 and zeros, a row of zeros 127.
-* A row with a NaN or an infinity becomes zeros with a NaN as offset, its scale 1e-12 or infinite;
-  where minus infinity is the only one, the others become 127, like the offset.
-* A NaN in all but the last part of 10240 columns, of a row too long for the buffer, is lost: the
-  scalar unit compares what the parts have (assumed, from the kernel of npu_dynamic_quant).
+* A row of a constant c gets scale 1e-12, offset about -c * 1e12 and zeros, a row of zeros 127.
+* A row with a NaN or an infinity becomes zeros with a NaN as offset and scale 1e-12 or infinity;
+  if minus infinity is the only one, the other elements and the offset become 127.
+* In a row too long for the buffer, a NaN anywhere but in the last part of 10240 columns is lost:
+  the scalar unit compares the results of the parts (assumed, from the npu_dynamic_quant kernel).
 
-Sources: ops-nn@e5c3fa9 quant/dynamic_quant and quant/dynamic_quant_v2, op_kernel and op_host. What
-is accepted, and which kernel takes it, is as in npu_dynamic_quant, but for the kernels of several
-rows an instruction, which give no offsets. Atlas inference has a kernel that nothing documents, and
-that forgets the offsets of rows of more than 4096: refused.
+Sources: ops-nn@e5c3fa9 quant/dynamic_quant and quant/dynamic_quant_v2, op_kernel and op_host. The
+accepted calls and the choice of the kernel are those of npu_dynamic_quant, except for the kernels
+that process several rows in an instruction, which give no offsets. Atlas inference has an
+undocumented kernel that omits the offsets of rows beyond 4096: refused.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from npusim.ops._vocabulary import A2_A3
 
 SUPPORT = tuple(row for row in dynamic.SUPPORT if row.on == A2_A3)
 SPAN = {INT8: 255, INT4: 15}
-"""From the smallest to the largest that a row becomes."""
+"""The difference between the largest and the smallest value of a quantised row."""
 LEAST_SCALE = 1e-12
 
 
@@ -66,10 +66,10 @@ LEAST_SCALE = 1e-12
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """Rows become fp32, times the smooth scales; then come their largest and smallest element.
+    """Convert rows to fp32, apply the smooth scales and find the largest and smallest element.
 
-    The scalar unit makes scale and offset of the two. Where a template takes a row in parts, the
-    scalar unit keeps the extremes as that of npu_dynamic_quant does (assumed).
+    The scalar unit computes scale and offset from these. If a template processes a row in parts,
+    the scalar unit keeps the extremes like that of npu_dynamic_quant (assumed).
     """
     rows = AsymmetricRows(VectorCore("npu_dynamic_quant_asymmetric", spec), p, plan)
     found, (x, y, scale, *groups) = pieces_of_cores(p, plan)
@@ -78,7 +78,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     if plan.template in IN_PARTS:
         step = Step(rows.long_row, (x, y, scale, offset, *groups), found.core)
         return core.launch(step, begin=begin)
-    # db has the next piece on its way.
+    # Template db loads the next piece ahead.
     loading, working = found.ahead
     if plan.template != "db":
         loading = working
@@ -120,7 +120,7 @@ class AsymmetricRows:
     # ---- stages ----
 
     def fetch(self, x: GmView) -> None:
-        """Begin to load *x*."""
+        """Start loading *x*."""
         self.core.copy_in(self.x_in, x, self.x_pitch if x.rows > 1 else None)
 
     def piece(
@@ -133,12 +133,12 @@ class AsymmetricRows:
     ) -> None:
         """*output* `(rows, columns)`, *scale* and *offset* `(rows,)` of the oldest rows fetched.
 
-        The rows are of *groups*, the one before them of *before*.
+        The rows belong to *groups*, the row before them to *before*.
         """
         core, columns = self.core, output.columns
         loaded, values = self.x_in.deque(), self.values[:columns]
         if groups is not None:
-            # Every piece begins with the smooth scales of the group that the last one ended with.
+            # Every piece starts with the smooth scales of the last group of the piece before.
             self._take_smooth(slice(columns), before)
         out, scales, offsets = (
             queue.alloc() for queue in (self.y_out, self.scale_out, self.offset_out)
@@ -167,9 +167,9 @@ class AsymmetricRows:
         before: int = 0,
         groups: Groups = (0,),
     ) -> None:
-        """*output*, *scale* and *offset* of *x*, all of one row, in parts that are loaded twice.
+        """Compute *output*, *scale* and *offset* of *x*, one row, in parts that are loaded twice.
 
-        moe_large quantises the last one while it is still in the buffer.
+        moe_large quantises the last part while it is still in the buffer.
         """
         core, parts = self.core, list(parts_of(x.columns, self.plan.column_step))
         (group,) = groups
@@ -197,13 +197,13 @@ class AsymmetricRows:
             self.smooth.take(columns, group)
 
     def _widen(self, values: Local, x: Local) -> None:
-        """*x* `(width,)` as fp32, smoothed."""
+        """Convert *x* `(width,)` to fp32 and apply the smooth scales."""
         self.core.widen(values, x)
         if self.smooth is not None:
             self.core.mul(values, values, self.smooth.tile[: values.count])
 
     def _find_extremes(self, values: Local, *, is_first: bool = True) -> None:
-        """The largest and the smallest of *values*, and of the parts before, into registers."""
+        """Read the extremes of *values*, and of the parts before, into registers."""
         core = self.core
         ops_and_registers: tuple[tuple[Literal["max", "min"], str], ...] = (
             ("max", "most"),
@@ -219,11 +219,11 @@ class AsymmetricRows:
             core.alu("select", register, "keeps", register, "found")
 
     def _divide(self, scale: Local, offset: Local) -> None:
-        """*scale* and *offset* `(1,)` of a row, and registers `back` and `offset`."""
+        """Compute *scale* and *offset* `(1,)` of a row, and registers `back` and `offset`."""
         core, target = self.core, self.p.target
         core.alu("f32_sub", "scale", "most", "least")
         core.alu("f32_div", "scale", "scale", float(SPAN[target]))
-        # Not so of a NaN.
+        # This does not hold for NaN.
         core.alu("f32_lt", "is_larger", LEAST_SCALE, "scale")
         core.alu("select", "scale", "is_larger", "scale", LEAST_SCALE)
         core.alu("f32_div", "offset", "most", "scale")
@@ -233,13 +233,13 @@ class AsymmetricRows:
         core.set_value(offset, "offset")
 
     def _quantise(self, y: Local, values: Local) -> None:
-        """*values* in place times `back`, plus `offset`, and rounded to *y*."""
+        """Multiply *values* in place by `back`, add `offset`, and round to *y*."""
         self.core.mul(values, values, "back")
         self.core.add(values, values, "offset")
         self.core.quantize(y, values)
 
     def _part(self, x: GmView, part: slice, group: int) -> Local:
-        """Columns *part* of a row as fp32, smoothed."""
+        """Columns *part* of a row in fp32, with the smooth scales applied."""
         self.fetch(x[:, part])
         self._take_smooth(part, group)
         loaded, values = self.x_in.deque(), self.values[: part.stop - part.start]
@@ -259,7 +259,7 @@ F32 = np.float32
 
 
 def oracle(given: ops.Given) -> tuple[Array, Array, Array]:
-    """Quantise each row of x `(..., columns)`; returns that, scales and offsets `(...)`, float32.
+    """Quantise each row of x `(..., columns)`; returns it with scales and offsets `(...)`, float32.
 
     The first has the shape of x, int8, or with 'quint4x2' one int32 for eight columns. template
     names the kernel; without it the size of the chip's unified buffer decides.
@@ -270,7 +270,7 @@ def oracle(given: ops.Given) -> tuple[Array, Array, Array]:
         values = smoothed(given)
         most, least = (extreme_of(values, f, in_parts) for f in (np.maximum, np.minimum))
         scale = (most - least) / F32(SPAN[target])
-        # A NaN is not larger.
+        # A NaN compares as not larger.
         scale = np.where(scale > F32(LEAST_SCALE), scale, F32(LEAST_SCALE))
         offset = F32(LARGEST[target]) - most / scale
         whole = clamped(values * (F32(1) / scale)[..., None] + offset[..., None], target)

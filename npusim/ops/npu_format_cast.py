@@ -2,22 +2,22 @@
 
 .. code-block:: text
 
-    ND           (..., m, n)                 row after row
+    ND           (..., m, n)                 row-major
     FRACTAL_NZ   (..., n1, m1, 16, C0)       n1 = ceil(n / C0), m1 = ceil(m / 16), C0 in 32 bytes
 
-What fills the edges is zero (asc-devkit, docs/zh, 关键分形格式详解.md). acl_format is 2 for ND and
-29 for FRACTAL_NZ (acl_base.h, aclFormat); their names are accepted as well as the numbers. A tensor
-that is in the format already comes back as it is, and no kernel runs.
+Edges are padded with zeros (asc-devkit, docs/zh, 关键分形格式详解.md). acl_format is 2 for ND and
+29 for FRACTAL_NZ (acl_base.h, aclFormat); their names are accepted as well. A tensor that has the
+format already is returned unchanged, and no kernel runs.
 
-The vendor's kernel is TransData, which is closed; the one here does what its name says with
-the micro-ops that there are: rows into the unified buffer, block copies there, fractals out. Its
-split over cores and buffers is assumed, and so is that rows lie there without a gap, whose blocks
-one below the other then meet in a group of banks. A transposed view of an ND array is made
-contiguous first, by a separate kernel that is not timed; one of a FRACTAL_NZ tensor keeps its
-memory's order.
+The vendor's kernel is TransData, which is closed source; this one does the same with the existing
+micro-ops: rows into the unified buffer, block copies there, fractals out. Its split over cores and
+buffers is assumed, as is that rows lie there without gaps, so that vertically adjacent blocks can
+fall into the same group of banks. A transposed view of an ND array is made contiguous first, by a
+separate kernel that is not timed; one of a FRACTAL_NZ tensor is stored in the order of its memory.
 
 Accepted are two to six dimensions (those of the matrix products' weights, ops-nn) of float16,
-float32, int8, int32 and, but for 310P, bfloat16. Elements below a byte come packed in int32.
+float32, int8, int32 and, except on 310P, bfloat16. Elements smaller than a byte come packed in
+int32.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ RANKS = (2, 6)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem(ops.Problem):
-    """A checked call: `batch` matrices of `rows` x `row_bytes`, as they lie in memory."""
+    """A checked call: `batch` matrices of `rows` x `row_bytes`, in memory order."""
 
     x: Operand
 
     @property
     def is_done(self) -> bool:
-        """Whether *x* is in the format already."""
+        """Whether *x* has the format already."""
         return self.x.spec.layout == self.output.layout
 
     @property
@@ -74,7 +74,7 @@ class Problem(ops.Problem):
 
     @property
     def fractals_m(self) -> int:
-        """Fractals from top to bottom (m1)."""
+        """Rows of fractals (m1)."""
         return ceil_div(self.rows, FRACTAL_ROWS)
 
     @property
@@ -90,7 +90,7 @@ SUPPORT = (
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     found, acl_format = contract.matrix("x"), contract.value("acl_format")
     is_known = isinstance(acl_format, int | np.integer | str) and acl_format in FORMATS
     contract.require(
@@ -110,26 +110,26 @@ DEPTH = 2
 LINE_BLOCKS = 16
 """Columns are split in whole cache lines of 512 bytes, over cores and into pieces."""
 LEAST_BLOCKS = 2
-"""A piece with the ragged end of the rows is never less than a block wide, so that 310P, which
-stores whole blocks, can end it with an overlapping one."""
+"""A piece with the ragged end of the rows is at least this many blocks wide, so that 310P, which
+stores whole blocks, can finish it with an overlapping store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """A grid of cores over the rows of fractals of all matrices and the columns."""
+    """A grid of cores over the fractal rows of all matrices and the columns."""
 
     fractal_rows_per_core: int
     blocks_per_core: int
     """Columns, in blocks of 32 bytes."""
     row_step: int
-    """Rows of a piece, whole fractals."""
+    """Rows of a piece, in whole fractals."""
     block_step: int
     """Columns of a piece, in blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A rectangle that fits the buffer: where it begins in both layouts, and its size."""
+    """A rectangle that fits the buffer: its start in both layouts, and its size."""
 
     nd_bytes: int
     nz_bytes: int
@@ -145,14 +145,14 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan | None:
         return None
     cores = len(spec.vector_cores)
     if not p.to_fractals and p.row_bytes < spec.transfer.store_granule_bytes:
-        # Rows narrower than a store spill into each other, so one core takes them in order.
+        # Rows narrower than a store overlap, so one core stores them in order.
         cores = 1
     total = p.batch * p.fractals_m
     lines = ceil_div(p.fractals_n, LINE_BLOCKS)
     per_core, lines_per_core = _share(total, lines, cores)
     blocks = min(lines_per_core * LINE_BLOCKS, p.fractals_n)
 
-    # A block once in ND and once in NZ.
+    # Each block is there once in ND and once in NZ.
     room = spec.cores[spec.vector_kinds[0]].usable_bytes("ub") - spec.transfer.store_granule_bytes
     room_blocks = room // (2 * DEPTH * BLOCK_BYTES * FRACTAL_ROWS)
     step_m = min(per_core, p.fractals_m)
@@ -177,7 +177,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan | None:
 
 
 def _share(rows: int, lines: int, cores: int) -> tuple[int, int]:
-    """The smallest rectangle a core, of rows of fractals and cache lines; of equals the widest."""
+    """The smallest rectangle for a core, in fractal rows and cache lines; of equals the widest."""
     shares = (
         (ceil_div(rows, parts), ceil_div(lines, cores // parts))
         for parts in range(min(rows, cores), 0, -1)
@@ -207,7 +207,7 @@ def _spans(p: Problem, plan: Plan, first: int, end: int) -> Iterator[tuple[int, 
 
 
 def _piece(p: Problem, first: int, fractal_rows: int, column: int, blocks: int) -> Piece:
-    """*fractal_rows* rows of fractals from *first* on, counted through all matrices."""
+    """The piece of *fractal_rows* fractal rows from *first* on, counted over all matrices."""
     batch, fractal_row = divmod(first, p.fractals_m)
     row = fractal_row * FRACTAL_ROWS
     fractal_bytes = FRACTAL_ROWS * BLOCK_BYTES
@@ -223,20 +223,20 @@ def _piece(p: Problem, first: int, fractal_rows: int, column: int, blocks: int) 
 # ---- kernel ----
 
 BLOCK_LANES = 16
-"""Blocks are copied as bits, 16 at a time, whatever they hold."""
+"""Blocks are copied as bits, in units of 16 lanes, whatever their type."""
 UNITS: dict[int, DType] = {1: UINT8, 2: FLOAT16, 4: INT32, 8: INT64}
-"""Bytes -> what the scalar pipe stores so many with."""
+"""Bytes -> the type with which the scalar pipe stores that many."""
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """A core takes its pieces in turn, which the buffer holds as rows and as columns of blocks.
+    """Let each core convert its pieces in turn, as rows and as columns of blocks in the buffer.
 
-    One Copy moves a column of blocks from one form to the other, eight rows a repeat:
+    One Copy moves a column of blocks between the two, eight rows in a repeat:
 
     .. code-block:: text
 
         rows      block (r, c) at r * pitch + c         block stride pitch, repeat stride 8 * pitch
-        columns   block (r, c) at c * rows_padded + r   one after the other
+        columns   block (r, c) at c * rows_padded + r   contiguous
     """
     core = VectorCore("npu_format_cast", spec)
     piece_bytes = plan.row_step * plan.block_step * BLOCK_BYTES
@@ -244,11 +244,11 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     core.claim_tails()
 
     def to_fractals(x: GmView, output: GmView) -> None:
-        """*x* `(rows, width_bytes)` to *output* `(blocks, rows_padded x 32)`."""
+        """Convert *x* `(rows, width_bytes)` to *output* `(blocks, rows_padded x 32)`."""
         rows_padded, pitch = align_up(x.rows, FRACTAL_ROWS), output.rows
         loaded, out = core.load(x_in, x, pitch * BLOCK_BYTES), y_out.alloc()
         _clear_edges(core, loaded, x.rows, x.row_bytes, pitch)
-        # (rows_padded, pitch) blocks -> (blocks, rows_padded) blocks, a column a Copy
+        # (rows_padded, pitch) blocks -> (blocks, rows_padded) blocks, one column in each Copy
         for column in range(output.rows):
             rows = _column_of_rows(loaded, column, rows_padded, pitch)
             core.emit(Copy(_column(out, column, rows_padded), rows))
@@ -256,10 +256,10 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
         core.store(y_out, out, output, output.row_bytes)
 
     def from_fractals(x: GmView, output: GmView) -> None:
-        """*x* `(blocks, rows_padded x 32)` to *output* `(rows, width_bytes)`."""
+        """Convert *x* `(blocks, rows_padded x 32)` to *output* `(rows, width_bytes)`."""
         rows_padded, pitch = align_up(output.rows, FRACTAL_ROWS), x.rows
         loaded, out = core.load(x_in, x, x.row_bytes), y_out.alloc()
-        # (blocks, rows_padded) blocks -> (rows_padded, pitch) blocks, a column a Copy
+        # (blocks, rows_padded) blocks -> (rows_padded, pitch) blocks, one column in each Copy
         for column in range(x.rows):
             # Columns interleave; their byte ranges overlap, so a barrier orders the copies.
             core.copy(
@@ -276,9 +276,9 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
 
 
 def _views(p: Problem, found: list[Piece]) -> tuple[GmViews, GmViews]:
-    """Pieces in the input and in the output, as bytes.
+    """Views of the pieces in the input and in the output, as bytes.
 
-    In ND one is `(rows, width_bytes)`, in FRACTAL_NZ a row a column of fractals,
+    In ND a piece is `(rows, width_bytes)`; in FRACTAL_NZ a row of the view is a column of fractals,
     `(blocks, rows_padded x 32)`.
     """
     nd, nz = ("x", "output") if p.to_fractals else ("output", "x")
@@ -291,15 +291,15 @@ def _views(p: Problem, found: list[Piece]) -> tuple[GmViews, GmViews]:
 
 
 def _clear_edges(core: VectorCore, tile: Local, rows: int, width_bytes: int, pitch: int) -> None:
-    """Zeros below the last row and, where the load left other bytes, behind the rows."""
-    # Rows that fill the last fractal are zero.
+    """Zero the rows below the last one and, if the load left other bytes there, the row ends."""
+    # The rows that pad the last fractal are zero.
     missing = (align_up(rows, FRACTAL_ROWS) - rows) * pitch
     if missing:
         start = rows * pitch * BLOCK_BYTES
         below = tile[start : start + missing * BLOCK_BYTES]
         core.duplicate(below.as_dtype(FLOAT16), 0.0)
     end_bytes = align_up(width_bytes, BLOCK_BYTES)
-    # A load in whole granules leaves bytes of the next row behind the ragged edge.
+    # A load in whole granules leaves bytes of the next row after the ragged edge.
     if end_bytes > width_bytes and core.spec.transfer.load_granule_bytes > 1:
         core.sync("vector", "scalar")
         # Stores of the widest type that divides the gap, each repeated for all rows.
@@ -312,7 +312,7 @@ def _clear_edges(core: VectorCore, tile: Local, rows: int, width_bytes: int, pit
 
 
 def _column(tile: Local, column: int, rows: int) -> Local:
-    """A column of *rows* blocks that follow one another."""
+    """A column of *rows* contiguous blocks."""
     start = column * rows * BLOCK_BYTES
     return tile[start : start + rows * BLOCK_BYTES].as_dtype(FLOAT16)
 
@@ -327,7 +327,7 @@ def _column_of_rows(tile: Local, column: int, rows: int, pitch: int) -> Local:
 
 
 def oracle(given: ops.Given) -> Array | Tensor:
-    """x of shape `(..., m, n)` in the layout that acl_format names, its edges zero."""
+    """x of shape `(..., m, n)` in the layout of acl_format, its edges padded with zeros."""
     x: Array | Tensor = given.x
     layout = FORMATS[given.acl_format]
     is_now = x.layout if isinstance(x, Tensor) else "ND"

@@ -4,11 +4,12 @@
 
     output, softmax_lse = npu_fused_infer_attention_score(query, key, value, ...)
 
-The same kernels, see :mod:`npusim.ops.npu_fused_infer_attention_score`; what is simulated of them
-is the same too. Lengths are actual_seq_qlen and actual_seq_kvlen, heads of the query are
-num_query_heads, and softmax_scale and return_softmax_lse are its scale and softmax_lse_flag.
+The kernels and what is simulated are the same, see
+:mod:`npusim.ops.npu_fused_infer_attention_score`. Lengths are actual_seq_qlen and actual_seq_kvlen,
+the query heads are num_query_heads, and softmax_scale and return_softmax_lse are its scale and
+softmax_lse_flag.
 
-learnable_sink, one more score of each head whose value is 0, is held against the rules and refused:
+learnable_sink, an extra score of each head with value 0, is checked against the rules and refused:
 multiply the output by `1 / (1 + exp(learnable_sink - softmax_lse))`.
 
 Source: op-plugin@517f2e7, op_plugin_functions.yaml; the schema is that of torch_npu 2.14.0.
@@ -36,7 +37,7 @@ NAMES = {
     "scale": "softmax_scale",
     "softmax_lse_flag": "return_softmax_lse",
 }
-"""The first operator's name of a parameter -> this one's."""
+"""The first operator's name of a parameter -> the name here."""
 DTYPES = (
     *("query_dtype", "key_dtype", "value_dtype", "query_rope_dtype", "key_rope_dtype"),
     *("key_shared_prefix_dtype", "value_shared_prefix_dtype", "dequant_scale_query_dtype"),
@@ -47,7 +48,7 @@ DTYPES = (
 
 
 def check(contract: Contract) -> Problem:
-    """Check as the first operator does, by the names of this one."""
+    """Check like the first operator, with the parameter names of this one."""
     return check_as(contract, NAMES)
 
 
@@ -56,7 +57,7 @@ def _outputs(given: TorchArguments, sizes: Sizes) -> tuple[Result, ...]:
 
 
 def oracle(given: Given) -> tuple[Array, ...]:
-    """What each token attends to, and softmax_lse."""
+    """The attention output of each token, and softmax_lse."""
     return oracle_of(OPERATOR, given)
 
 
@@ -75,7 +76,7 @@ TORCH = TorchFunction(
     "int sparse_mode=0, int block_size=0, int query_quant_mode=0, int key_quant_mode=0, "
     "int value_quant_mode=0, int inner_precise=0, bool return_softmax_lse=False, "
     f"{', '.join(f'int? {name}=None' for name in DTYPES)}) -> (Tensor, Tensor)",
-    # Which of aclnn's versions it is, is assumed.
+    # The version of the aclnn function is assumed.
     aclnn=lambda _: "aclnnFusedInferAttentionScoreV4",
     outputs=_outputs,
     absent=DTYPES,

@@ -2,31 +2,31 @@
 
 .. code-block:: text
 
-    s[i, j] = fp32(query[i] . key[j]) * scale            hidden ones: -FLT_MAX
+    s[i, j] = fp32(query[i] . key[j]) * scale            masked scores: -FLT_MAX
     softmax_max[i] = max_j s[i, j];   p[i, j] = exp(s[i, j] - softmax_max[i])
     softmax_sum[i] = sum_j p[i, j]
     attention_out[i] = T(sum_j T(p[i, j]) * value[j] / softmax_sum[i])   T: ties away from zero
 
-for each request and each of its heads; as many heads of query share one of key as there are more.
-All is fp32 but for the factors of both products. Keys are taken 1024 at a time, and what was found
-before shrinks by exp(maximum before - maximum now), which gives the nearest number (assumed).
+for each request and each of its heads; the query heads share the key heads evenly. All is fp32
+except the factors of both products. Keys are processed 1024 at a time, and earlier results are
+scaled by exp(maximum before - maximum now); exp rounds to nearest (assumed).
 
-* softmax_max and softmax_sum have each number eight times: `(requests, heads, tokens, 8)`, in TND
-  `(tokens, heads, 8)`, where they lie head by head in each request all the same, unless
-  softmax_layout is TND. They are fp32.
-* Nonzero in atten_mask hides. sparse_mode 0 and 1 take a mask of any tokens and keys, or of each
-  request; pre_tockens and next_tockens of mode 0 choose the tiles of keys that are looked at. 2
+* softmax_max and softmax_sum hold each value eight times: `(requests, heads, tokens, 8)`, in TND
+  `(tokens, heads, 8)`; but there too each request is stored head by head, unless softmax_layout is
+  TND. They are fp32.
+* Nonzero in atten_mask masks a score. sparse_mode 0 and 1 take a mask for all requests, or one for
+  each; pre_tockens and next_tockens of mode 0 select the tiles of keys that are processed. 2
   left-up and 3 right-down causal, and 4, a band, take the stencil `numpy.triu(ones, 1)` of 2048 x
-  2048. Without a mask none of these counts.
-* Tokens that a mode leaves without a key give zeros, and softmax_sum FLT_MAX. So do rows that a
-  mask hides from all keys with inner_precise 2, which otherwise are the mean of the values.
-* In TND requests lie behind each other, and actual_seq_qlen and actual_seq_kvlen are sums of
-  lengths; zeros at the end are requests that take no part.
+  2048. Without a mask all of these are ignored.
+* Tokens for which a mode leaves no key give zeros, and softmax_sum FLT_MAX. So do rows whose keys a
+  mask hides all with inner_precise 2; otherwise they are the mean of the values.
+* In TND requests are concatenated, and actual_seq_qlen and actual_seq_kvlen are cumulative lengths;
+  zeros at the end are requests without tokens.
 
-The tiles are those of its own kernel, S1S2; that cube and vector cores go through them as those of
-FIA do, and that no two share a row of them, is assumed (:mod:`npusim.ops._attention.fia`). Not
+The tiles are those of its own kernel, S1S2; that cube and vector cores process them like those of
+FIA, and that no two share a row of them, is assumed (:mod:`npusim.ops._attention.fia`). Not
 simulated are pse, dropout, prefixes (sparse_mode 5 and 6), varlen parts (7 and 8), sink, float32,
-and masks of each head: :mod:`npusim.torch` makes these of several operators.
+and a mask for each head: :mod:`npusim.torch` composes these from several operators.
 
 Sources: op-plugin@517f2e7, torch_npu-npu_fusion_attention.md and FlashAttentionKernelNpuOpApi.cpp;
 ops-transformer@3a280bc attention/flash_attention_score. Atlas A2; Atlas A3 by the
@@ -54,7 +54,7 @@ from npusim.ops._torch import Result, Sizes
 
 
 def support_of(*others: str) -> tuple[ops.Row, ...]:
-    """Rows of support, with *others* of the type of the query, which may be left out."""
+    """Rows of support, with *others* of the type of the query, all optional."""
     found = []
     for half in (FLOAT16, BFLOAT16):
         entries: Entries = dict.fromkeys(("query", "key", "value", *others), half)
@@ -63,15 +63,15 @@ def support_of(*others: str) -> tuple[ops.Row, ...]:
 
 
 LAYOUTS = {"BSH": (0, 1), "SBH": (1, 0), "BSND": (0, 1), "BNSD": (0, 2), "TND": (0, 0)}
-"""Layout -> where a shape has requests and tokens."""
+"""Layout -> the dimensions of requests and tokens in a shape."""
 MOST_HEADS, MOST_COLUMNS, COLUMN_UNIT = 256, 512, 16
-"""Heads are the document's; of columns the kernel takes 768, the schedule here so many."""
+"""The head limit is the document's; the kernel takes 768 columns, the schedule here 512."""
 ROPES, ROPE_COLUMNS = ("query_rope", "key_rope"), (128, 64)
-"""Rotated parts, which the second version takes; columns of a head and of such a part."""
+"""Rotary parts, which the second version takes; columns of a head and of such a part."""
 PARTS = {"pse": "a bias of scores", "dropout_mask": "dropout", "sink": "a sink"}
 """Tensors that are not simulated, and what they are."""
 SIMULATED = (0, 1, 2, 3, 4)
-"""Modes of a mask."""
+"""Mask modes."""
 
 
 class Call:
@@ -166,7 +166,7 @@ class Call:
         for name, sums, operand in zip(
             ("actual_seq_qlen", "actual_seq_kvlen"), lists, (self.query, self.key), strict=True
         ):
-            # Zeros at the end are requests without a part.
+            # Zeros at the end are requests without tokens.
             last = max((at for at, each in enumerate(sums) if each), default=-1)
             upto = [0, *sums[: last + 1], *[max(sums)] * (len(sums) - last - 1)]
             lengths = tuple(end - start for start, end in pairwise(upto))
@@ -224,7 +224,7 @@ class Call:
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against the document; raises OpError."""
+    """Check that the kernel accepts a call; raises OpError."""
     asked = asked_of(contract)
     a, call = asked.attention, asked.call
     output, sums = shapes_of(call.query.shape, call.layout, call.heads, call.value_size)
@@ -242,7 +242,7 @@ class Asked(NamedTuple):
 
     call: Call
     attention: Attention
-    """The call as kernels see it."""
+    """The call in the form that the kernels take."""
     inputs: tuple[Operand, ...]
 
 
@@ -280,7 +280,7 @@ def asked_of(contract: ops.Contract) -> Asked:
 
 
 def _ropes(contract: ops.Contract, call: Call) -> tuple[Operand, ...]:
-    """The rotated parts of query and key, where they come apart."""
+    """The rotary parts of query and key, if they are separate."""
     names = [name for name in ROPES if name in contract.arguments]
     found = ops.present(*(contract.optional(name) for name in names))
     contract.require(
@@ -301,7 +301,7 @@ def _ropes(contract: ops.Contract, call: Call) -> tuple[Operand, ...]:
 def _attention(
     call: Call, mask_shape: tuple[int, ...], *, by_token: bool, has_rope: bool
 ) -> Attention:
-    """The call as kernels see it."""
+    """The call in the form that the kernels take."""
     contract, has_mask = call.contract, bool(mask_shape)
     mode = contract.integer("sparse_mode") if has_mask else 0
     names = ("pre_tockens", "next_tockens")
@@ -341,14 +341,14 @@ def _lengths_operand(name: str, lengths: tuple[int, ...]) -> Operand:
 
 
 def tile(spec: DeviceSpec, p: Problem) -> fia.Plan:
-    """Tiles of 1024 keys and of rows of two vector cores; see :mod:`npusim.ops._attention`."""
+    """Tiles of 1024 keys, and of rows for two vector cores; see :mod:`npusim.ops._attention`."""
     nbytes = sum(each.spec.nbytes for each in p.inputs if each.name in ("key", "value"))
     plan = fia.tile(spec, p.attention, "FIA", nbytes, p.choice.reason)
     return replace(plan, template=None, reason=None, streams_keys=False)
 
 
 def oracle(given: ops.Given) -> tuple[Array, ...]:
-    """What each token attends to, and the maxima and sums of its scores."""
+    """The attention output of each token, and the maxima and sums of its scores."""
     return oracle_of(OPERATOR, given)
 
 
@@ -367,7 +367,7 @@ def shapes_of(
 
 def outputs(given: ops.TorchArguments, _: Sizes) -> tuple[Result, ...]:
     query, key, value, heads = (given[x] for x in ("query", "key", "value", "head_num"))
-    # A word that is no layout is refused when it runs.
+    # An unknown layout is refused when the operator runs.
     layout = given["input_layout"].upper()
     layout = layout if layout in LAYOUTS else "BSH"
     columns = value.shape[-1]
@@ -378,7 +378,7 @@ def outputs(given: ops.TorchArguments, _: Sizes) -> tuple[Result, ...]:
 
 
 def behind(given: ops.TorchArguments) -> tuple[Result | int, ...]:
-    """softmax_out, which is empty; seed and offset of no dropout, and how many scores there are."""
+    """softmax_out, which is empty; seed and offset without dropout, and the number of scores."""
     query, key, heads = given["query"], given["key"], given["head_num"]
     layout = given["input_layout"].upper()
     requests, tokens = LAYOUTS.get(layout, (0, 1))

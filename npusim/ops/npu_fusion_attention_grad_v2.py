@@ -5,7 +5,7 @@
     output, dkey, dvalue = npu_fusion_attention_grad(query, key, value, dy, ...)
 
 The same kernel, see :mod:`npusim.ops.npu_fusion_attention_grad`. Bounds of a band are pre_tokens
-and next_tokens; rotated parts of heads apart are not simulated.
+and next_tokens; separate rotary parts of heads are not simulated.
 
 Sources: op-plugin@517f2e7, op_plugin_functions.yaml and FlashAttentionKernelNpuOpApi.cpp.
 """
@@ -23,7 +23,7 @@ NAMES = first.NAMES | forward.NAMES
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Check as the first version does, by the names of this one."""
+    """Check like the first version, with the parameter names of this one."""
     return first.check(contract, NAMES)
 
 
@@ -33,7 +33,7 @@ def oracle(given: ops.Given) -> tuple[Array, ...]:
 
 
 def behind(given: ops.TorchArguments) -> tuple[Result | int, ...]:
-    """The gradients of pse, rotated parts and sink, of which there are none."""
+    """The gradients of pse, rotary parts and sink, which do not exist."""
     return *[((0,), given["query"].dtype)] * 3, ((0,), "float32")
 
 

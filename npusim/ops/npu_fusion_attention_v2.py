@@ -4,10 +4,10 @@
 
     attention_out, softmax_max, softmax_sum = npu_fusion_attention(query, key, value, ...)
 
-The same kernel, see :mod:`npusim.ops.npu_fusion_attention`, which says what is simulated of it.
-Bounds of a band are pre_tokens and next_tokens. In TND heads of 128 columns may have 64 rotated
-ones apart, query_rope and key_rope, whose products are added. pse_type, q_start_idx and
-kv_start_idx say what becomes of pse, and do not count without it.
+The same kernel, see :mod:`npusim.ops.npu_fusion_attention`, which lists what is simulated of it.
+The bounds of a band are pre_tokens and next_tokens. In TND heads of 128 columns may have separate
+rotary parts of 64, query_rope and key_rope, whose products are added. pse_type, q_start_idx and
+kv_start_idx configure pse, and are ignored without it.
 
 Sources: op-plugin@517f2e7, op_plugin_functions.yaml and FlashAttentionKernelNpuOpApi.cpp.
 """
@@ -23,18 +23,18 @@ from npusim.ops._attention import build, oracle_of
 from npusim.ops._attention.check import Problem
 
 NAMES = {"pre_tockens": "pre_tokens", "next_tockens": "next_tokens"}
-"""The first version's name of a parameter -> this one's."""
+"""The first version's name of a parameter -> the name here."""
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Check as the first version does, by the names of this one."""
+    """Check like the first version, with the parameter names of this one."""
     ours = {other: name for name, other in NAMES.items()}
     given = {ours.get(name, name): value for name, value in contract.arguments.items()}
     return first.check(replace(contract, names=NAMES, arguments=given))
 
 
 def oracle(given: ops.Given) -> tuple[Array, ...]:
-    """What each token attends to, and the maxima and sums of its scores."""
+    """The attention output of each token, and the maxima and sums of its scores."""
     return oracle_of(OPERATOR, given)
 
 

@@ -5,18 +5,18 @@
     y[r] = fit(round(f32(x[r]) * f32(scale[e]) + f32(offset)))
     where group_index[e - 1] <= r < group_index[e]
 
-All in fp32, one rounding an operation; *round* is to nearest, ties to even, *fit* saturates and
+All in fp32, rounded after each operation; *round* is to nearest, ties to even, *fit* saturates and
 turns NaN into 0 (ops-nn@e5c3fa9 quant/group_quant/op_kernel/group_quant_base.h). group_index holds
 the row after the last one of each group, so equal neighbours mean an empty group.
 
-What is accepted is what the operator's document says (torch_npu-npu_group_quant.md). Beyond it:
+Accepted calls follow the operator's document (torch_npu-npu_group_quant.md). In addition:
 
-* group_index is looked at by the kernel, on every core, and a bad one stops the kernel: the error
-  comes while running, with the code of a device exception, not with that of a wrong argument;
-* a scale without groups is refused beforehand, as the document says, though the kernel would trap;
+* the kernel reads group_index, on every core, and a bad one stops it: the error is raised at run
+  time, with the code of a device exception instead of that of a wrong argument;
+* a scale without groups is refused beforehand, following the document, though it would trap;
 * x without rows or columns gives an empty result, and no kernel runs (aclnn_group_quant.cpp; the
   document is silent);
-* 'qint8' is accepted as well as 'int8', since the document's examples pass it.
+* 'qint8' is accepted like 'int8', since the document's examples pass it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Problem(ops.Problem):
         return -(-np.arange(1, self.groups + 1) * self.rows // self.groups)
 
     def fault(self) -> str | None:
-        """What is wrong with the values of group_index, in the order in which the kernel looks."""
+        """The error in the values of group_index, in the order in which the kernel checks."""
         ends = self.ends
         if np.any(np.diff(ends) < 0):
             must = "group_index must not decrease"
@@ -102,7 +102,7 @@ SUPPORT = alike(
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     tokens, scales = contract.operand("x"), contract.operand("scale")
     index, point = contract.operand("group_index"), contract.optional("offset")
     contract.require(
@@ -132,19 +132,19 @@ def check(contract: ops.Contract) -> Problem:
 # ---- tiling: op_host/group_quant_tiling.cpp ----
 
 CHUNK = 8192
-"""Columns that a core works on at a time (ops-nn, group_quant_tiling.cpp)."""
+"""Columns that a core processes at a time (ops-nn, group_quant_tiling.cpp)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Rows are shared out evenly; a core works on one at a time, with single buffers."""
+    """Rows are split evenly; a core processes one at a time, with single buffers."""
 
     rows_of_core: tuple[int, ...]
     column_step: int
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Split rows over all vector cores; the first cores take one more where they do not divide.
+    """Split rows over all vector cores; the first cores take one more if they do not divide.
 
     ops-nn@e5c3fa9 quant/group_quant/op_host/group_quant_tiling.cpp.
     """
@@ -160,19 +160,19 @@ INDEX_CHUNK = 256
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """A core works on one row at a time, up to 8192 columns of it.
+    """Process one row at a time on each core, up to 8192 columns of it.
 
-    It finds the groups in group_index, which all cores check first, and loads the scales of each
-    group once, or for each row that the buffers do not hold.
+    The core looks up the groups in group_index, which all cores check first, and loads the scales
+    of each group once, or again for each row if the buffers do not hold them.
     """
     core = VectorCore("npu_group_quant", spec)
     kernel = GroupQuant(core, p, plan)
     cores = np.arange(plan.block_dim)
     begin = Step(kernel.begin, (), cores, 0 * cores - 1, keeps_slots=True)
     if p.fault() is not None:
-        # The checks have trapped; what would follow is never run.
+        # The checks have trapped; nothing after them runs.
         return core.launch(begin)
-    # group_index holds where groups end: row r belongs to the first group that ends after r.
+    # group_index holds the ends of groups: row r belongs to the first group that ends after r.
     group_of = np.searchsorted(p.ends, np.arange(p.rows), side="right")
     core_of = np.repeat(cores, plan.rows_of_core)
     # Runs of rows on one core that have the same scales, in pieces.
@@ -190,7 +190,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     loaded = np.where(is_first, p.groups - 1, before) // INDEX_CHUNK * INDEX_CHUNK
     found = scales.select(take), before, loaded, group[take]
     is_last = np.diff(runs.core, append=-1) != 0
-    # x and output begin with the first row of a core.
+    # x and output start with the first row of a core.
     first_row = np.searchsorted(core_of, cores)
     mine = replace(runs, first=runs.first - first_row[core_of_run])
     rows = mine.views(x), mine.views(output), scales, group % INDEX_CHUNK, is_last
@@ -211,7 +211,7 @@ class GroupQuant:
         self.core, self.p, self.plan = core, p, plan
         width, scale, index = plan.column_step, p.scale.element, p.group_index.element
         self.is_wide = p.columns > width
-        """Whether the buffers do not hold a row."""
+        """Whether a row is too long for the buffers."""
         self.x_in, self.y_out = core.vecin(p.x.element, width), core.vecout(p.target, width)
         self.scale_in = core.vecin(scale, width)
         self.work = None if p.x.element is FLOAT32 else core.tile(FLOAT32, width)
@@ -239,10 +239,10 @@ class GroupQuant:
             self.offset.take_number("offset")
 
     def take_group(self, scales: GmView, before: int, loaded: int, group: int) -> None:
-        """Look for *group* in group_index from that of the row *before* on, entry after entry.
+        """Search group_index for *group*, entry by entry, from the group of the row *before* on.
 
-        The chunk that begins with entry *loaded* is in the buffer. *scales* `(columns,)` are those
-        of the group.
+        The buffer holds the chunk that starts with entry *loaded*. *scales* `(columns,)` are
+        those of the group.
         """
         while before <= group:
             loaded = self._fetch(loaded, before // INDEX_CHUNK * INDEX_CHUNK)
@@ -254,9 +254,9 @@ class GroupQuant:
             self._take_scales(scales)
 
     def rows(self, x: GmView, output: GmView, scales: GmView, entry: int, is_last: bool) -> None:
-        """*x* to *output*, both `(rows, columns)`, by *scales* `(columns,)`.
+        """Quantise *x* to *output*, both `(rows, columns)`, with *scales* `(columns,)`.
 
-        The scalar unit looks at *entry* of group_index again unless the row *is_last* of its group.
+        The scalar unit reads *entry* of group_index again unless the row *is_last* of its group.
         """
         for row in range(x.rows):
             here = slice(row, row + 1)
@@ -272,7 +272,7 @@ class GroupQuant:
                     self.drop_scales()
 
     def drop_scales(self) -> None:
-        """The scales have been used, if there are any."""
+        """Release the scales, if there are any."""
         for tile in self.scale_in.in_use:
             self.scale_in.free(tile)
 
@@ -284,10 +284,10 @@ class GroupQuant:
             self.core.widen(self.factors[: scales.columns], loaded[: scales.columns])
 
     def _piece(self, x: GmView, output: GmView) -> None:
-        """*x* to *output*, both `(1, width)`, by the scales that were taken."""
+        """Quantise *x* to *output*, both `(1, width)`, with the loaded scales."""
         core, width = self.core, x.columns
         loaded, out = core.load(self.x_in, x), self.y_out.alloc()
-        # float32 is worked on where it was loaded.
+        # float32 is processed in place.
         values = (loaded if self.work is None else self.work)[:width]
         if self.work is not None:
             core.widen(values, loaded[:width])
@@ -335,16 +335,16 @@ class GroupQuant:
         self.core.emit(Trap("bad", self.p.fault() or "group_index must be in order"))
 
     def _check_by_vector(self, start: int, count: int) -> None:
-        """int32: the least difference of neighbours, as a float, must not be negative."""
+        """Check int32: the smallest difference of neighbours, as a float, must not be negative."""
         core, before, after = self.core, self.before.alloc(), self.after.alloc()
-        # Entries [start, start + count) and the ones behind each of them.
+        # Entries [start, start + count) and the entry after each of them.
         a, b = before[:count], after[:count]
         core.data_copy(a, self.entries[:, start : start + count].operand)
         core.data_copy(b, self.entries[:, start + 1 : start + 1 + count].operand)
         self.before.enque(before)
         self.after.enque(after)
         before, after = self.before.deque(), self.after.deque()
-        # (count,) int32 differences, then float32 in the place of the first entries
+        # (count,) int32 differences, then float32 in place of the first entries
         differences = a.as_dtype(FLOAT32)
         core.sub(b, b, a)
         core.cast(differences, b, "none")
@@ -359,7 +359,7 @@ class GroupQuant:
         self.after.free(after)
 
     def _check_by_scalar(self, count: int) -> None:
-        """int64: each of *count* entries behind the first loaded one against the one before."""
+        """Check int64: compare each of *count* entries after the first with the one before it."""
         step_bytes = INT64.nbytes(1)
         body = (
             ScalarLoad("before", self._entry(0), step_bytes),
@@ -377,7 +377,7 @@ def oracle(given: ops.Given) -> Array:
     """Quantise x `(rows, columns)` with the scales of each row's group.
 
     The result has the shape of x, with 'quint4x2' one int32 for eight columns. group_index must be
-    good: the rows of a bad one belong to nobody.
+    valid: the rows of an invalid one have no group.
     """
     x, offset = given.x, given.offset
     group = np.searchsorted(given.group_index, np.arange(x.shape[0]), side="right")

@@ -5,15 +5,15 @@
     output, _ = npu_fused_infer_attention_score(query, key, value, ...)
 
 *query* has one token for each request, in layout BSH, BSND or BNSD. *actual_seq_lengths* are the
-keys of each request, and scale_value is the first operator's scale. inner_precise changes nothing
-(assumed).
+key counts of the requests, and scale_value is the first operator's scale. inner_precise changes
+nothing (assumed).
 
-* Keys and values of int8 go to the kernel that npu_fused_infer_attention_score has such calls done
-  by, see :mod:`npusim.ops._attention.ifa`. *antiquant_scale* `(2, ...)` is a number or one for each
-  column of the heads of keys, and of those of values. Keys may lie in pages.
-* Those of float16, each head of query with its own, go to a kernel on vector cores alone, see
-  :mod:`npusim.ops._attention.ifa_vector`: without pages or mask, and where there are so many heads
-  that their keys are not dealt out to several cores.
+* Keys and values of int8 go to the kernel that npu_fused_infer_attention_score uses for such calls,
+  see :mod:`npusim.ops._attention.ifa`. *antiquant_scale* `(2, ...)` is a scalar or one value for
+  each column of the key heads, and likewise for the value heads. Keys may lie in pages.
+* Those of float16, with as many key heads as query heads, go to a kernel on vector cores alone, see
+  :mod:`npusim.ops._attention.ifa_vector`: without pages or mask, and with enough heads that their
+  keys are not split over several cores.
 
 The templates for bfloat16, for heads that share keys, for pages and for few heads (CUBE_VIEW_MM,
 NORMAL, and flash decoding) are not simulated.
@@ -52,7 +52,7 @@ VECTOR = Row(on=A2_A3, query=FLOAT16, key=FLOAT16, value=FLOAT16)
 """Keys of the type of the query."""
 
 NAMES = {"actual_seq_lengths_kv": "actual_seq_lengths", "scale": "scale_value"}
-"""The first operator's name of a parameter -> this one's."""
+"""The first operator's name of a parameter -> the name here."""
 FIXED = {
     "actual_seq_lengths": None,
     "sparse_mode": 0,
@@ -61,11 +61,11 @@ FIXED = {
     "softmax_lse_flag": False,
     "template": None,
 }
-"""Parameters that the first operator alone has -> what they are here."""
+"""Parameters that only the first operator has -> their values here."""
 
 
 def check(contract: Contract) -> Problem | VectorProblem:
-    """Check keys of int8 as the first operator does, by the names of this one."""
+    """Check keys of int8 like the first operator, with the parameter names of this one."""
     if contract.value("antiquant_scale") is None:
         return check_halves(contract)
     problem = check_as(contract, NAMES, FIXED)
@@ -73,7 +73,7 @@ def check(contract: Contract) -> Problem | VectorProblem:
 
 
 def tile(spec: DeviceSpec, p: Problem | VectorProblem) -> Plan:
-    """Split as the kernel that takes the call does."""
+    """Split like the kernel that takes the call."""
     return ifa_vector.tile(spec, p) if isinstance(p, VectorProblem) else tile_both(spec, p)
 
 
@@ -86,7 +86,7 @@ def build(spec: DeviceSpec, p: Problem | VectorProblem, plan: Plan) -> tuple[Blo
 
 
 def oracle(given: Given) -> Any:
-    """The output of the first operator's, or that of vector cores alone."""
+    """The output of the first operator, or of the kernel for vector cores alone."""
     if given.antiquant_scale is None:
         spec = given.spec or devices.load(CHIP)
         problem = OPERATOR.check(spec, **given.arguments)

@@ -6,21 +6,21 @@
     y[j]        = e[j] * cos[j] + -o[j] * sin[j]                      j < 32
     y[j + 32]   = o[j] * cos[j + 32] + e[j] * sin[j + 32]
 
-for x each head, `(batch, heads, tokens, 64)`. Pairs come out apart: first all evens, then all odds.
-All is fp32, a rounding for each product and sum, and one at the end, to nearest, ties to even.
+for each head of x, `(batch, heads, tokens, 64)`. The pairs are split: first all even, then all odd
+elements. All is fp32, rounded after each product and sum, and at the end to nearest, ties to even.
 
 ============  ==================================================================================
-template      what a core does
+template      what a core processes
 ============  ==================================================================================
-BN1D          some of 512 or more tokens of all heads, each with its own line of cos and sin
+BN1D          some of 512 or more tokens, for all heads, each with its own row of cos and sin
 FIXED_B11D    four of 32 batches of 32 heads of one token
-B11D          batches, or some heads and tokens of all batches, which share a line a batch
-B1SD          batches, of which each token has its own line
+B11D          batches, or some heads and tokens of all batches, which share one row per batch
+B1SD          batches in which each token has its own row
 ============  ==================================================================================
 
 Sources: hicann/ops-transformer posembedding/interleave_rope, op_kernel and op_host. Atlas A2 and
-A3; the document names no others. Assumed: B11D multiplies the rows that it has; the kernel asks for
-twice as many repeats, which lie beyond them.
+A3; the document names no others. Assumed: B11D multiplies only the existing rows; the kernel
+requests twice as many repeats, which lie beyond them.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ SUPPORT = tuple(ops.Row(on=ops.A2_A3, x=half, cos=half, sin=half) for half in HA
 WIDTH, HALF = 64, 32
 """Columns of a head, and pairs in it (DEFAULT_HIDDEN_DIM)."""
 LONG = 512
-"""From so many tokens on they are dealt out (MIN_SEQUANCE_LEN)."""
+"""From this many tokens on they are split over the cores (MIN_SEQUANCE_LEN)."""
 LONG_ROWS = 32
-"""Of them a loop takes so many (ubFactor)."""
+"""Of them, the rows in a loop iteration (ubFactor)."""
 FIXED, FIXED_BATCHES = (32, 32, 1), 4
-"""Batches, heads and tokens that have a template of their own, and batches of a core there."""
+"""Batches, heads and tokens with a special template, and batches of a core in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +59,11 @@ class Problem(ops.Problem):
     heads: int
     tokens: int
     has_lines: bool
-    """Whether each token has its own line of cos and sin, and not one for all of a batch."""
+    """Whether each token has its own row of cos and sin, instead of one for the batch."""
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     x, cos, sin = map(contract.operand, ("x", "cos", "sin"))
     contract.require_filled(x)
     batches, heads, tokens, width = x.shape
@@ -90,19 +90,19 @@ def check(contract: ops.Contract) -> Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """What of the batches, or of their rows, a core has."""
+    """The share of the batches, or of their rows, on a core."""
 
     batches: int
-    """Of a core."""
+    """Batches of a core."""
     rows: int
-    """Of a core, of each batch and, where tokens have lines, head."""
+    """Rows of a core, for each batch and, if tokens have their own cos and sin, head."""
     loop_rows: int
     depth: int = 1
-    """Buffers of what is loaded and stored."""
+    """Buffers for loads and stores."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Choose a template; only long sequences and few batches are cut across."""
+    """Choose a template; only long sequences and few batches are split."""
     cores, ub_bytes = len(spec.vector_cores), spec.cores["aiv"].usable_bytes("ub")
     row_bytes = FLOAT32.nbytes(WIDTH)
     if p.tokens >= LONG and p.has_lines:
@@ -117,7 +117,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
             depth=2,
         )
     batches, rows = ceil_div(p.batches, cores), p.heads * p.tokens
-    # That fewer cores than it starts take the general template is assumed.
+    # Assumed: a chip with fewer cores than the template starts uses the general one.
     if (p.batches, p.heads, p.tokens) == FIXED and batches <= FIXED_BATCHES:
         template, batches, most = "FIXED_B11D", FIXED_BATCHES, FIXED_BATCHES * rows
         reason = "32 batches of 32 heads of a token"
@@ -146,7 +146,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """Lines of cos and sin come first, then the rows that they turn, loop by loop."""
+    """Load rows of cos and sin first, then rotate the rows that they apply to, loop by loop."""
     kernel = Rope(VectorCore("npu_interleave_rope", spec), p, plan)
     turns = _long_turns(p, plan) if p.has_lines else _short_turns(p, plan)
     core, top, lines, first, rows, *ends = np.array(turns, np.int64).T
@@ -166,12 +166,12 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
 LINES = ("cos", "sin")
 PAIRS: tuple[PlacesOf, ...] = ("even", "odd")
 Turn = tuple[int, int, int, int, int, bool, bool]
-"""Core, first line and lines, first row and rows, and whether the lines are loaded before, and left
-behind."""
+"""Core, first and number of rows of cos and sin, first row and rows, and whether the former are
+loaded before, and released after."""
 
 
 def _long_turns(p: Problem, plan: Plan) -> list[Turn]:
-    """Some tokens at a time, of all heads one by one."""
+    """Some tokens at a time, for one head after the other."""
     found = []
     of_tokens = list(enumerate(pieces(p.tokens, plan.rows)))
     for batch in range(p.batches):
@@ -187,7 +187,7 @@ def _long_turns(p: Problem, plan: Plan) -> list[Turn]:
 
 
 def _short_turns(p: Problem, plan: Plan) -> list[Turn]:
-    """Heads and tokens of a batch, some at a time; of several batches where all fit."""
+    """Heads and tokens of a batch, some at a time; several batches if all fit."""
     found, whole = [], p.heads * p.tokens
     if plan.template == "FIXED_B11D":
         rows = FIXED_BATCHES * whole
@@ -223,7 +223,7 @@ class Rope:
     def turn(
         self, x: GmView, y: GmView, cos: GmView, sin: GmView, is_first: bool, is_last: bool
     ) -> None:
-        """*x* `(rows, 64)` turned by lines `(rows, 64)`, or by a line of as many rows each."""
+        """Rotate *x* `(rows, 64)` by lines `(rows, 64)`, or fewer, each for equally many rows."""
         core, count = self.core, x.rows * WIDTH
         if is_first:
             for queue, view, wide in zip(self.lines, (cos, sin), self.wide, strict=True):
@@ -251,7 +251,7 @@ class Rope:
     def _multiply(self, dst: Local, pairs: list[Local], line: Local, lines: int) -> None:
         """Both halves of *dst* `(rows, 64)` = *pairs* `(rows, 32)` x those of *line*."""
         rows = dst.count // WIDTH
-        # A line for all rows, one for each, or one for as many of them each.
+        # One line for all rows, one for each, or one for each group of equally many.
         parts = 1 if lines == rows else lines
         with self.core.independent():
             for part, (row, count) in enumerate(pieces(rows, rows // parts)):

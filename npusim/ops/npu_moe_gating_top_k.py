@@ -9,17 +9,16 @@
     y      = p[chosen] * routed_scaling_factor                 norm_type 0
     y      = p[chosen] / (sum(p[chosen]) + eps) * routed_scaling_factor       norm_type 1
 
-A group counts by its largest key, or in group_select_mode 1 by the sum of its two largest ones. All
-is float32, each operation rounded by itself, and y is rounded to the type of x, to nearest, ties to
-even. Sums go 64 columns at a time, neighbours onto neighbours, and these sums one after the other.
-NaN counts as larger than all, see :mod:`npusim.isa.sorting`.
+A group is ranked by its largest key, or in group_select_mode 1 by the sum of its two largest. All
+is float32, rounded after each operation, and y is rounded to the type of x, to nearest, ties to
+even. Sums are taken over 64 columns at a time, pairwise over neighbours, and these sums are added
+one after the other. NaN ranks above all values, see :mod:`npusim.isa.sorting`.
 
-*out* holds p with out_flag. Without it a card leaves *out* as it finds it; here it is full of 0.
+*out* holds p with out_flag. Without it a card does not write *out*; here it is filled with 0.
 
 Sources: ops-transformer@c29bc10 moe/moe_gating_top_k, op_kernel and op_host; asc-devkit, Sort.md
-and ReduceSum.md. Assumed: that groups of any size do as groups of 32
-do, and are filled up by Gather; which barriers stand between; and that tables that all rows share
-are written first.
+and ReduceSum.md. Assumed: that groups of any size are handled like groups of 32 and are padded by
+Gather; where the barriers are; and that tables shared by all rows are written first.
 """
 
 from __future__ import annotations
@@ -52,16 +51,16 @@ from npusim.ops._sorting import Sorter, padded
 from npusim.ops._vocabulary import A2_A3, alike, present
 
 MOST_EXPERTS = 2048
-"""Groups filled up to multiples of 32 included (moe_gating_top_k, op_host)."""
+"""Including the padding of groups to multiples of 32 (moe_gating_top_k, op_host)."""
 DOCUMENTED_EXPERTS = 2
-"""A group has more of them (torch_npu-npu_moe_gating_top_k.md); the kernel takes fewer, too."""
+"""A group has more (torch_npu-npu_moe_gating_top_k.md); the kernel accepts fewer, too."""
 LARGEST_FACTOR = 3.4028234663852886e38
-"""The largest number of float32."""
+"""The largest value of float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem(ops.Problem):
-    """A checked call: of each row of x `(rows, experts)` the *k* best."""
+    """A checked call: the *k* best of each row of x `(rows, experts)`."""
 
     element: DType
     rows: int
@@ -70,23 +69,23 @@ class Problem(ops.Problem):
     groups: int
     kept_groups: int
     sums_two: bool
-    """Whether a group counts by the sum of its two largest keys, in place of the largest."""
+    """Whether a group is ranked by the sum of its two largest keys instead of the largest."""
     is_sigmoid: bool
-    """In place of softmax."""
+    """Instead of softmax."""
     has_bias: bool
     writes_all: bool
-    """Whether the normalised scores of all experts come out too."""
+    """Whether the normalised scores of all experts are stored too."""
     factor: float
     epsilon: float
 
     @property
     def is_grouped(self) -> bool:
-        """Whether some groups are left out."""
+        """Whether some groups are dropped."""
         return self.groups not in (1, self.experts) and self.kept_groups < self.groups
 
     @property
     def lists(self) -> Groups:
-        """What is sorted by itself: each group, or all experts."""
+        """The lists that are sorted separately: each group, or all experts."""
         count = self.groups if self.is_grouped else 1
         return Groups(count, self.kept_groups, self.experts // count, self.sums_two)
 
@@ -103,7 +102,7 @@ SUPPORT = alike(
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     scores = contract.operand("x")
     rows, experts = scores.shape
     contract.require(
@@ -144,7 +143,7 @@ def check(contract: ops.Contract) -> Problem:
 
 
 def _groups(contract: ops.Contract, experts: int, mode: int) -> tuple[int, int]:
-    """How many groups there are, and how many are kept."""
+    """The number of groups, and how many of them are selected."""
     groups, kept = contract.integer("group_count"), contract.integer("k_group")
     contract.require(
         groups > 0 and experts % groups == 0,
@@ -193,7 +192,7 @@ REASONS = {
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Rows evenly over the vector cores."""
+    """Split rows evenly over the vector cores."""
     rows = ceil_div(p.rows, len(spec.vector_cores))
     template = _template(p)
     return Plan(
@@ -205,7 +204,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 
 def _template(p: Problem) -> str:
-    """One kernel is for the gate of a certain model."""
+    """One template is for the gate of a particular model."""
     if not p.is_grouped:
         return "no_group"
     shape = (p.experts, p.groups, p.kept_groups) == (256, 8, 4)
@@ -239,7 +238,7 @@ class GatingTopK:
         self.core, self.p = core, p
         self.x = core.vecin(p.element, p.experts)
         self.y, self.chosen = core.vecout(p.element, p.k), core.vecout(INT32, p.k)
-        # One more than the experts is what fills groups up.
+        # The element after the experts pads the groups.
         most = align_up(p.experts + 1, FLOATS_PER_BLOCK)
         self.wide, self.scores, self.keys = (core.tile(FLOAT32, most) for _ in range(3))
         self.bias = core.tile(FLOAT32, p.experts) if p.has_bias else None
@@ -249,7 +248,7 @@ class GatingTopK:
         """The expert of each lane that is sorted."""
         self.best, self.places = core.tile(FLOAT32, p.k), core.tile(INT32, p.k)
         self.spread: Local | None = None
-        """Where the key of each lane is, if lists are filled up."""
+        """The position of each lane's key, if lists are padded."""
         if p.lists.experts % FLOATS_PER_BLOCK or padded(p.lists.experts) != p.lists.experts:
             self.spread = core.tile(INT32, p.lists.lanes)
             self.filled = core.tile(FLOAT32, p.lists.lanes)
@@ -258,7 +257,7 @@ class GatingTopK:
         self.groups = GroupChoice(core, p.lists, self.sorter) if p.is_grouped else None
 
     def write_tables(self) -> None:
-        """What all rows share."""
+        """Write the tables that all rows share."""
         p, core = self.p, self.core
         if self.bias is not None:
             self._load_bias(self.bias)
@@ -289,7 +288,7 @@ class GatingTopK:
         self.x.free(tile)
 
     def row(self, x: GmView, y: GmView, chosen: GmView, *every: GmView) -> None:
-        """*x* `(1, experts)` to the *k* best, *y* and *chosen*, each `(1, k)`."""
+        """Find the *k* best of *x* `(1, experts)`, *y* and *chosen*, each `(1, k)`."""
         p, core = self.p, self.core
         tile = core.load_rows(self.x, x)
         wide, scores, keys = (part[: p.experts] for part in (self.wide, self.scores, self.keys))
@@ -307,11 +306,11 @@ class GatingTopK:
         self._sort()
         self._look_up(y, chosen)
         if every:
-            # The next row may come only when the scores have left.
+            # The next row may start only when the scores are stored.
             core.sync("mte3", "vector")
 
     def _sort(self) -> None:
-        """The keys in descending order, as one list that begins the sorter's pairs."""
+        """Sort the keys in descending order, into one list at the start of the sorter's pairs."""
         if self.spread is not None:
             self.core.gather(self.filled, self.keys, self.spread)
         lists = self.sorter.sort(self.filled, self.indices, padded(self.p.lists.experts))
@@ -319,7 +318,7 @@ class GatingTopK:
             self.groups.keep_best(lists)
 
     def _look_up(self, y: GmView, chosen: GmView) -> None:
-        """The scores of the first *k* of the list, and which experts they are of."""
+        """Look up the scores of the first *k* of the list, and their experts."""
         p, core, best = self.p, self.core, self.best
         experts = self.chosen.alloc()
         self.sorter.take_indices(experts)
@@ -338,7 +337,7 @@ class GatingTopK:
 
 
 def oracle(given: ops.Given) -> tuple[Array, Array, Array]:
-    """Weights `(rows, k)`, the experts that they are of, and what all experts got."""
+    """Weights `(rows, k)`, their experts, and the scores of all experts."""
     x, bias, is_sigmoid = given.x, given.bias, given.norm_type == 1
     groups = given.k_group, given.group_count, given.group_select_mode
     with np.errstate(all="ignore"):
@@ -374,7 +373,7 @@ def _in_order(keys: Array) -> Array:
 
 
 def _kept(ranks: Array, keys: Array, kept: int, groups: int, mode: int) -> Array:
-    """*ranks*, with the smallest number of all in groups that are left out."""
+    """*ranks*, with the smallest integer in groups that are dropped."""
     rows, experts = ranks.shape
     if groups in (1, experts) or kept == groups:
         return ranks

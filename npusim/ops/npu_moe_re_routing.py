@@ -5,19 +5,20 @@
     expert_token_num_per_rank[r, e] rows come from rank r for expert e, in that order
     output                  the rows of expert 0 of all ranks, then those of expert 1, ...
     permute_scales          per_token_scales likewise
-    permute_token_idx[i]    where row i of output came from
+    permute_token_idx[i]    the source of row i of output
     expert_token_num[e]     the sum over ranks of expert_token_num_per_rank[r, e]
 
-The bits come out as they went in. A core takes the rows of a rank, expert by expert, as many at a
-time as half of its buffer holds; the scalar unit adds up the table before each of them, and on the
-first core what comes out of it.
+The bits are copied unchanged. A core processes the rows of a rank, expert by expert, as many at a
+time as half of its buffer holds; the scalar unit sums the table before each of them, and on the
+first core also the table's totals.
 
 Sources: hicann/ops-transformer moe/moe_re_routing, op_kernel/moe_re_routing.h and op_host/
-moe_re_routing_membase_tiling.cpp, and its document. Atlas A2 and A3. What permute_scales holds
-without per_token_scales is not defined; here it is 0. Rows that the table does not count are left
-as they are found, 0 here, and a table that counts more rows than there are is refused. Without
-values of the table each rank has as many rows for each expert, or one more. Assumed: an index is
-made by eight writes of the scalar unit and additions, and each sum of the table goes through a
+moe_re_routing_membase_tiling.cpp, and its document. Atlas A2 and A3. The content of permute_scales
+without per_token_scales is not defined; here it is 0. Rows that the table does not count are not
+written, 0 here, and a table that counts more rows than there are is refused. Without values of the
+table each rank has equally many rows for each expert, or one more. Assumed: an index is computed
+by eight writes of the scalar unit and additions, and each sum of the table goes through a register
+once.
 register once.
 """
 
@@ -51,9 +52,9 @@ SUPPORT = (
 MOST_COLUMNS = 16384
 """TOKENS_LENGTH_UPPER_BOUND."""
 RESERVED_BYTES = 256
-"""Of the unified buffer (RESERVE_UB_SIZE, of which the value is assumed)."""
+"""Bytes reserved of the unified buffer (RESERVE_UB_SIZE, of which the value is assumed)."""
 LINE_BYTES = 64
-"""A line of the scalar unit's data cache (asc-devkit, DataCacheCleanAndInvalid.md)."""
+"""Bytes of a line of the scalar unit's data cache (asc-devkit, DataCacheCleanAndInvalid.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +67,7 @@ class Problem(ops.Problem):
     counted_in: DType
     """The type of the table."""
     table: tuple[tuple[int, ...], ...]
-    """How many rows each rank has for each expert."""
+    """The rows of each rank for each expert."""
     has_scales: bool
 
     @property
@@ -75,7 +76,7 @@ class Problem(ops.Problem):
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     tokens, table = contract.operand("tokens"), contract.operand(TABLE)
     scales = contract.optional(SCALES)
     for name, must in (("expert_token_num_type", 1), ("idx_type", 0)):
@@ -126,15 +127,15 @@ def _counts(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Ranks go round the cores."""
+    """Ranks are assigned to the cores round-robin."""
 
     rows_at_once: int
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """As many cores as ranks, or such that all have as many; half of the buffer for rows."""
+    """As many cores as ranks, or so that all have equally many; half of the buffer for rows."""
     half_bytes = (spec.cores["aiv"].usable_bytes("ub") - RESERVED_BYTES) // 2
-    # Without scales the tiling counts them too.
+    # The tiling counts the scales even if there are none.
     row_bytes = p.element.nbytes(p.width) + FLOAT32.nbytes(1) + INT32.nbytes(1)
     ranks, cores = len(p.table), len(spec.vector_cores)
     return Plan(
@@ -153,7 +154,7 @@ Move = tuple[int, int, int, int, int]
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """Reads of the table, and the rows that they lead to, in turn."""
+    """Alternate between reads of the table and the rows that they locate."""
     core = VectorCore("npu_moe_re_routing", spec)
     kernel = ReRouting(core, p, plan)
     reads, moves = _turns(p, plan)
@@ -186,10 +187,10 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
 
 
 def _turns(p: Problem, plan: Plan) -> tuple[list[Read], list[Move]]:
-    """What each core reads of the table, and which rows it moves, in turn."""
+    """The table entries that each core reads and the rows that it moves, in order."""
     table = np.array(p.table)
     ranks, experts = table.shape
-    # Where the rows of a rank and expert begin, in and out.
+    # The first row of each rank and expert, in input and output.
     of = np.cumsum([0, *table.reshape(-1)])[:-1].reshape(ranks, experts)
     to = np.cumsum([0, *table.T.reshape(-1)])[:-1].reshape(experts, ranks).T
     reads, moves, line = [], [], LINE_BYTES // p.counted_in.nbytes(1)
@@ -212,7 +213,7 @@ def _turns(p: Problem, plan: Plan) -> tuple[list[Read], list[Move]]:
 
 
 def _reads(rank: int, ranks: int, experts: int) -> Iterator[tuple[int | None, list[int]]]:
-    """The entries that a core reads for *rank*: those of the ranks before, then of each expert its
+    """The entries that a core reads for *rank*: those of the ranks before, then for each expert its
     own, those before, and those from it on."""
     yield None, list(range(rank * experts))
     for expert in range(experts):
@@ -231,13 +232,13 @@ class ReRouting:
         self.index = core.vecout(INT32, whole_blocks(rows, INT32), 2)
 
     def read(self, entry: GmView, is_known: bool) -> None:
-        """An entry of the table goes into a sum."""
+        """Add an entry of the table to a sum."""
         self.core.emit(ScalarLoadGlobal(COUNT, entry.operand, self.p.counted_in, is_known))
 
     def move(self, first: int, of: GmView, to: GmView, index: GmView, *scales: GmView) -> None:
-        """Rows *of* tokens from number *first* on, to their places."""
+        """Move rows *of* tokens, starting at index *first*, to their destinations."""
         core = self.core
-        # They follow each other on both sides.
+        # They are contiguous on both sides.
         tile = core.load_rows(self.rows, of.flat)
         if self.scales is not None:
             found = core.load_rows(self.scales, scales[0])
@@ -249,12 +250,12 @@ class ReRouting:
             self._leave(self.scales, found, scales[1])
 
     def _leave(self, queue: TileQueue, tile: Local, to: GmView) -> None:
-        """*tile* of *queue* to *to*, a run."""
+        """Store *tile* of *queue* to *to*, a contiguous run."""
         self.core.data_copy(to.operand, tile[: to.columns])
         queue.free(tile)
 
     def count(self, total: GmView, *entries: GmView) -> None:
-        """The sum of *entries*, those of an expert, to its place."""
+        """Store the sum of *entries*, those of an expert."""
         core = self.core
         core.alu("add", TOTAL, 0, 0)
         for entry in entries:

@@ -6,17 +6,18 @@
     output[i]                      = tokens[order[i] / K]
     expanded_row_idx[order[i]]     = i
 
-for *indices* `(tokens, K)`, or one of each token. The second result, which torch_npu's document
-calls sorted_indices, says where each choice has gone; npu_moe_token_unpermute takes it.
+for *indices* `(tokens, K)`, or one for each token. The second result, which torch_npu's document
+calls sorted_indices, is the destination of each choice; npu_moe_token_unpermute takes it.
 
 Its kernel sorts the choices, and sorts that order again; here the first sort is followed by a pass
-that says where choices go, as in npu_moe_init_routing_v2, whose kernel stands in for it: that both
-take the same time is assumed, and that indices of int64 become int32 on their way. Fewer rows than
-choices (num_out_tokens) are not simulated: :mod:`npusim.torch` makes these of several operators.
+that computes the destinations of choices, like in npu_moe_init_routing_v2, whose kernel stands in
+for it: that both take the same time is assumed, and that indices of int64 are converted to int32 on
+the way. Fewer rows than choices (num_out_tokens) are not simulated: :mod:`npusim.torch` composes
+these from several operators.
 
 Sources: hicann/ops-transformer moe/moe_token_permute, op_kernel and op_host, and its document.
-Atlas A2 and A3. Without values of *indices* the choices go to as many experts as there are tokens,
-in turn.
+Atlas A2 and A3. Without values of *indices* the choices are assigned round-robin to as many experts
+as there are tokens.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ SUPPORT = (
     ),
 )
 MOST_CHOICES, MOST_INDEX = 512, 16_777_215
-"""Columns of indices; and what no index and no number of them reaches (SORT_LIMIT_LENGTH)."""
+"""Most columns of indices; indices and their count stay below the second (SORT_LIMIT_LENGTH)."""
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     tokens, indices = contract.operand("tokens"), contract.operand("indices")
     contract.require(
         not contract.boolean("padded_mode"),
@@ -103,7 +104,7 @@ def check(contract: ops.Contract) -> Problem:
 def _chosen(
     contract: ops.Contract, indices: Operand, tokens: int
 ) -> tuple[tuple[int, ...] | None, int]:
-    """The index of each choice, None without values, and a number above all of them."""
+    """The index of each choice, None without values, and a bound above all of them."""
     found = indices.array
     if found is None or not found.size:
         return (None if found is None else ()), tokens

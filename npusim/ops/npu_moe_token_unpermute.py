@@ -4,14 +4,14 @@
 
     output[t] = sum over k of permuted_tokens[sorted_indices[t * K + k]] * probs[t, k]
 
-for K columns of *probs*, or one row of each token without them. All is fp32, each product and each
-sum rounded, k rising; a 16-bit result is rounded once, to nearest, ties to even. A row beyond those
-of permuted_tokens, and one whose probability is 0, is not read and adds nothing, NaN included.
+for K columns of *probs*, or one row for each token without them. All is fp32, rounded after each
+product and each sum, k ascending; a 16-bit result is rounded once, to nearest, ties to even. A row
+beyond permuted_tokens, and one whose probability is 0, is not read and adds nothing, NaN included.
 
 Sources: hicann/ops-transformer moe/moe_token_unpermute, op_kernel and op_host, and its document.
 Atlas A2 and A3; Atlas inference has another kernel, which is not simulated. Without values of
-sorted_indices the rows are taken in turn, and without those of probs none is 0. A negative index
-reads elsewhere on a card, and is refused.
+sorted_indices the rows are taken in order, and without those of probs none is 0. A negative index
+reads other memory on a card, and is refused.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ class Problem(ops.Problem):
     tokens: int
     choices: int
     rows: int
-    """Those of permuted_tokens."""
+    """Rows of permuted_tokens."""
     width: int
     probability: DType | None
     """The type of probs."""
     taken: tuple[int, ...]
-    """The row of each token and choice, -1 for one that adds nothing."""
+    """The row for each token and choice, -1 for one that adds nothing."""
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     rows, places = contract.operand("permuted_tokens"), contract.operand("sorted_indices")
     probs = contract.optional("probs")
     contract.require(
@@ -107,8 +107,8 @@ def _taken(rows: int, places: Operand, probs: Operand | None) -> tuple[int, ...]
 # ---- tiling: op_host/moe_token_unpermute_tiling.cpp ----
 
 RESERVED_BYTES, COLUMN_UNIT, MOST_BUFFERS, SPARE_BYTES = 5120, 512, 4, 256
-"""What is left for indices and probabilities; multiples of columns; buffers of rows; and what the
-sums take besides."""
+"""Bytes reserved for indices and probabilities; the unit of columns; buffers of rows; and extra
+bytes for the sums."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,15 +116,15 @@ class Plan(ops.Plan):
     """Each core has its own tokens."""
 
     columns: int
-    """Of a row, at a time."""
+    """Columns of a row at a time."""
     depth: int
     """Buffers of rows."""
     tokens_per_load: int
-    """Whose indices and probabilities are loaded together."""
+    """Tokens whose indices and probabilities are loaded together."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Whole rows where they fit, as many buffers as then fit, up to four."""
+    """Whole rows if they fit, with as many buffers as then fit, up to four."""
     cores, ub_bytes = min(p.tokens, len(spec.vector_cores)), spec.cores["aiv"].usable_bytes("ub")
     columns = min(p.width, _most_columns(p, ub_bytes, 1))
     if align_up(p.width, COLUMN_UNIT) > _most_columns(p, ub_bytes, 1):
@@ -146,7 +146,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 
 def _column_bytes(p: Problem, depth: int) -> int:
-    """What a column takes: buffers of rows, the output, and two of fp32 unless it is that."""
+    """Bytes of a column: buffers of rows, the output, and two of fp32 unless the type is fp32."""
     return p.element.nbytes(depth + 1) + (0 if p.element is FLOAT32 else FLOAT32.nbytes(2))
 
 
@@ -162,14 +162,14 @@ PLACE, PROBABILITY = "place", "probability"
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """Tokens one by one, and of each the rows of its choices, a part of the columns at a time."""
+    """Loop over tokens, then parts of the columns, then the rows of the token's choices."""
     core = VectorCore("npu_moe_token_unpermute", spec)
     kernel, terms = Unpermute(core, p, plan), _Terms(p, plan)
     rows = GmView.of("permuted_tokens", p.element, p.rows, p.width)
     output = GmView.of("output", p.element, p.tokens, p.width)
     names = {"sorted_indices": INT32, "probs": p.probability}
     lists = {x: GmView.vector(x, dtype, len(p.taken)) for x, dtype in names.items() if dtype}
-    keeps = p.element is FLOAT32  # whose sums lie in what leaves
+    keeps = p.element is FLOAT32  # which sums in the output buffer
     steps = [Step(kernel.load, *terms.loads(tuple(lists.values())))]
     left, width, place = terms.left, terms.width, terms.place
     comes, is_first = terms.row >= 0, terms.choice == 0
@@ -186,7 +186,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
 
 
 class _Terms:
-    """What is added up: for each token and part of its columns the choices, an entry for each."""
+    """The terms of the sums: an entry for each token, part of its columns and choice."""
 
     def __init__(self, p: Problem, plan: Plan) -> None:
         self._p, self._plan = p, plan
@@ -200,7 +200,7 @@ class _Terms:
         self.row = np.array(p.taken, np.int64)[number]
         self._core = np.repeat(np.arange(plan.block_dim), [len(own) for own in self._shares])
         first = np.array([own.start for own in self._shares])[self._core]
-        # The place of a token among those that are loaded together.
+        # The position of a token among those that are loaded together.
         at = (np.arange(p.tokens) - first) % plan.tokens_per_load
         self.place = at[self.token] * p.choices + self.choice
         self._order = np.arange(self.token.size)
@@ -244,7 +244,7 @@ class Unpermute:
                 self.probs = core.tile(FLOAT32, listed)
 
     def load(self, indices: GmView, probs: GmView | None = None) -> None:
-        """Indices and probabilities of some tokens, for the scalar unit."""
+        """Load the indices and probabilities of some tokens for the scalar unit."""
         core = self.core
         core.sync("scalar", "mte2")
         core.data_copy(self.places[: indices.columns], indices.operand)
@@ -262,7 +262,7 @@ class Unpermute:
             core.sync("vector", "mte2")
 
     def row(self, place: int, is_first: bool, row: GmView) -> None:
-        """A row times its probability, as the first of a sum or onto it."""
+        """Start a sum with a row times its probability, or add that to it."""
         core, n = self.core, row.columns
         self._read(place)
         tile = core.load_rows(self.rows, row)
@@ -281,16 +281,16 @@ class Unpermute:
         self.rows.free(tile)
 
     def nothing(self, place: int, columns: int) -> None:
-        """A sum begins with nothing."""
+        """Start a sum with zero."""
         self._read(place)
         self.core.duplicate(self._target(columns, is_first=True), 0.0)
 
     def skip(self, place: int, _: int) -> None:
-        """A row that adds nothing."""
+        """Skip a row that adds nothing."""
         self._read(place)
 
     def end(self, output: GmView) -> None:
-        """The sum, rounded, to *output*, a row."""
+        """Round the sum and store it to *output*, a row."""
         core = self.core
         if self.is_wide:
             (tile,) = self.out.in_use
@@ -300,7 +300,7 @@ class Unpermute:
         core.store_rows(self.out, tile, output)
 
     def _target(self, columns: int, *, is_first: bool) -> Local:
-        """Where a sum is: in what leaves, where that is fp32."""
+        """The location of a sum: the output buffer, if that is fp32."""
         if self.sums is not None:
             return self.sums[:columns]
         tile = self.out.alloc() if is_first else self.out.in_use[0]
@@ -326,7 +326,7 @@ def oracle(given: ops.Given) -> Array:
         for column, weight in zip(places.T, weights.T, strict=True):
             adds = ((column < len(rows)) & (weight != 0))[:, None]
             row = wide[np.minimum(column, len(rows) - 1)] * weight[:, None]
-            # The first entry is no sum, so that it may leave a negative zero.
+            # The first term is not added to zero, so it may leave a negative zero.
             total = np.where(adds, np.where(is_begun, total + row, row), total)
             is_begun[:] = True
         return given.rounded(total, rows.dtype)

@@ -5,15 +5,16 @@
     ND           cache[slot // block_size, slot % block_size, head, j] = x[token, head, j]
     FRACTAL_NZ   cache[slot // block_size, i // C0, slot % block_size, i % C0] = x[token, i]
 
-torch_npu calls it `_npu_reshape_and_cache`. It does what npu_scatter_pa_kv_cache does, on every
-product line: with caches in ND as its mode Norm, with both in FRACTAL_NZ as PA_NZ. The latter are
-`(blocks, elements / C0, block_size, C0)`, elements being those of a token and C0 as many as 32
-bytes hold; their last two dimensions are one column of fractals, so that the bytes lie as in ND.
+torch_npu calls it `_npu_reshape_and_cache`. It does the same as npu_scatter_pa_kv_cache, on every
+product line: with ND caches like its mode Norm, with both in FRACTAL_NZ like PA_NZ. The latter are
+`(blocks, elements / C0, block_size, C0)`, where elements are those of a token and C0 fills 32
+bytes; their last two dimensions are a single column of fractals, so the bytes are in the same order
+as ND.
 
 Sources: op-plugin@517f2e7 ops/atb/ReshapeAndCachAtb.cpp and ascend-transformer-boost@ddcc8b62
-mixkernels/reshape_and_cache. Slots and what is open about them: see npu_scatter_pa_kv_cache.
-Assumed: the same types as there, without bfloat16 on Atlas inference, where a token of a cache in
-ND must be whole blocks of 32 bytes.
+mixkernels/reshape_and_cache. For slots and what is undefined about them see
+npu_scatter_pa_kv_cache. Assumed: the same types as there, without bfloat16 on Atlas inference,
+where a token of an ND cache must be whole blocks of 32 bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ SUPPORT = (
 
 
 def check(contract: ops.Contract) -> kv.Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     tokens, caches = kv.tokens_of(contract), kv.caches_of(contract)
     is_nz = caches[0].spec.layout == "FRACTAL_NZ"
     problem = kv.checked(contract, tokens, caches, "slot_indices", is_nz=is_nz)

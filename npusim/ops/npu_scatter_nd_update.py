@@ -4,20 +4,20 @@
 
     self[indices[i, 0], ..., indices[i, a - 1], ...] = updates[i, ...]
 
-*indices* is `(..., a)`, with a index numbers for the first a dimensions of *self*; what the others
-hold is a row. The bits come out as they went in. npu_scatter_nd_update_ writes in place, as the
-kernel does; npu_scatter_nd_update gives a new tensor, and the kernel that copies *self* first is
-not in its time. `npusim.run` gives a new array.
+*indices* is `(..., a)`, with a index values for the first a dimensions of *self*; the remaining
+dimensions form a row. The bits are copied unchanged. npu_scatter_nd_update_ writes in place, like
+the kernel; npu_scatter_nd_update returns a new tensor, and its time does not include the kernel
+that copies *self* first. `npusim.run` returns a new array.
 
 Sources: ops-nn@e5c3fa9 index/scatter_nd_update, op_host/arch22 and op_kernel/arch22, in its default
-mode, and the operator's document (op-plugin@517f2e7). Atlas A2 and A3. Not there:
+mode, and the operator's document (op-plugin@517f2e7). Atlas A2 and A3. Not simulated:
 
 * On Atlas inference another kernel runs, which was not read; npusim refuses.
-* An index that is out of range, or named twice, is open on a card (of equal ones the last seems to
+* An index that is out of range or repeated is undefined on a card (of equal ones the last seems to
   win) and refused here.
 * The hardware's sort of the indices takes no time: its cycles are not public.
 
-Without values of *indices* they are taken to be spread evenly over the rows.
+Without values of *indices* they are assumed to be spread evenly over the rows.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Problem(ops.Problem):
     count: int
     """Index tuples."""
     strides: tuple[int, ...]
-    """Rows that each number of a tuple counts."""
+    """Rows per unit of each index in a tuple."""
     index_type: DType
     places: tuple[int, ...] | None
     """The row that each update replaces; None without values."""
@@ -84,7 +84,7 @@ SUPPORT = alike(TYPES, "self", "updates", on=A2_A3, indices=(INT32, INT64))
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     x, where = contract.operand("self"), contract.operand("indices")
     contract.require(
         len(where.shape) >= 2,
@@ -151,14 +151,14 @@ def _places(
 MOST_TUPLES, TUPLE_UNIT = 4096, 32
 """The most tuples of a tile, and their unit (scatter_nd_update_tiling, arch22)."""
 SORTED_ROWS = 2**24
-"""Below so many rows indices are sorted, as float32 holds them (the same file)."""
+"""With fewer rows indices are sorted, as float32 holds them (the same file)."""
 MORE_WORDS = 3
-"""A tuple takes its numbers and so many more words of the buffer (the same file)."""
+"""Words of the buffer for a tuple in addition to its indices (the same file)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Each core makes tiles of tuples ready, then replaces the rows of its own range."""
+    """Each core prepares tiles of tuples, then replaces the rows of its own range."""
 
     template: Literal["sorted", "scanned"]
     tile_tuples: int
@@ -168,7 +168,7 @@ class Plan(ops.Plan):
 def tile(spec: DeviceSpec, p: Problem) -> Plan | None:
     """Take as many cores as there are rows and tuples for; None without tuples.
 
-    ops-nn@e5c3fa9 index/scatter_nd_update/op_host/arch22. Assumed: that rows are dealt out evenly.
+    ops-nn@e5c3fa9 index/scatter_nd_update/op_host/arch22. Assumed: rows are split evenly.
     """
     if not p.count:
         return None
@@ -194,22 +194,22 @@ READY = 0
 ROW, POSITION = "row", "position"
 """Registers."""
 BEFORE = -1
-"""The order of what each core does before it replaces rows."""
+"""The order of each core's work before it replaces rows."""
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """First the index tuples become numbers of rows, a tile of tuples a core in turn.
+    """Convert the index tuples to row indices first, tiles assigned to cores round-robin.
 
-    They go to a workspace with their positions, sorted where float32 holds them. When all cores
-    are there, each looks in every tile for the rows of its range, in ascending order, and replaces
-    them: the scalar unit reads the position, and the update passes the buffer, several together.
-    Assumed: that as many pass together as the buffer has room for, that long ones pass in pieces,
-    and that the numbers of one dimension come out of the tuples by Gather.
+    They go to a workspace with their positions, sorted if float32 holds them. When all cores are
+    done, each searches every tile for the rows of its range, in ascending order, and replaces them:
+    the scalar unit reads the position, and the update passes through the buffer, several together.
+    Assumed: as many pass together as the buffer has space for, long ones pass in pieces, and Gather
+    extracts the indices of one dimension from the tuples.
     """
     tiles = [*pieces(p.count, plan.tile_tuples)]
     found = _found(p, plan)
     blocks: list[Block] = []
-    # Cores claim room for the tuples and rows that they have: those with as many are alike.
+    # Cores allocate space for their own tuples and rows: those with equal sizes are alike.
     sizes = [
         (tiles[core][1] if core < len(tiles) else 0, len(plan.rows_of_core[core]))
         for core in range(plan.block_dim)
@@ -229,17 +229,17 @@ class Found(NamedTuple):
     core: Integers
     tile: Integers
     rank: Integers
-    """Its number among those that its core finds in the tile."""
+    """Its index among those that its core finds in the tile."""
     update: Integers
     row: Integers
 
     def select(self, chosen: NDArray[np.bool_]) -> Found:
-        """Some of them."""
+        """Select some of them."""
         return Found(*(each[chosen] for each in self))
 
 
 def _found(p: Problem, plan: Plan) -> Found:
-    """Tile by tile; in sorted ones by ascending row."""
+    """The updates tile by tile; in sorted tiles by ascending row."""
     update = np.arange(p.count)
     row = update * p.rows // p.count if p.places is None else np.array(p.places, np.int64)
     starts = [own.start for own in plan.rows_of_core]
@@ -251,7 +251,7 @@ def _found(p: Problem, plan: Plan) -> Found:
 
 
 def _bound(p: Problem, _: int) -> dict[str, Binding]:
-    """All names are whole tensors to each core."""
+    """Bind all names to whole tensors on each core."""
     return {name: Binding(name) for name in (*(x.name for x in p.inputs), "rows", "positions")}
 
 
@@ -269,7 +269,7 @@ class ScatterNdUpdate:
         if most:
             self.tuples = core.tile(p.index_type, most * len(p.strides))
             self.places, self.numbers, self.linear = (core.tile(INT32, most) for _ in range(3))
-        # The buffers of each stage begin anew.
+        # The buffers of each stage are allocated anew.
         core.reset_buffers()
         self.list_count = align_up(min(plan.tile_tuples, p.count), FLOATS_PER_BLOCK)
         self.listed = core.tiles(INT32, 2 * self.list_count, "mte2", "scalar")
@@ -280,14 +280,14 @@ class ScatterNdUpdate:
         self.passing = core.tiles(UINT8, self.together * self.piece_bytes, "mte2", "mte3")
 
     def steps(self, cores: Integers, tiles: list[tuple[int, int]], found: Found) -> list[Step]:
-        """What *cores* do: their tiles of tuples, then in every tile the rows of their range."""
+        """The steps of *cores*: their tiles of tuples, then their range's rows in every tile."""
         number = np.arange(len(tiles))
         own = np.isin(number % self.plan.block_dim, cores)
         write = [tiles[each] for each in number[own]], number[own] % self.plan.block_dim
         core, tile = np.repeat(cores, number.size), np.tile(number, cores.size)
         first, count = np.array(tiles).T[:, tile]
         lists = [GmViews.of(view, 0, first, 1, count) for view in (self.rows, self.positions)]
-        # Tile by tile, group by group of rows that pass together, piece by piece of them.
+        # By tile, then by group of rows that pass together, then by piece of them.
         left, width = np.array([*pieces(self.p.row_bytes, self.piece_bytes)]).reshape(-1, 2).T
         group, place = np.divmod(found.rank, self.together)
         is_last = np.append(place[1:] == 0, True)[: place.size]
@@ -316,7 +316,7 @@ class ScatterNdUpdate:
     # ---- tuples ----
 
     def write(self, tile: tuple[int, int]) -> None:
-        """A number of tuples from the first on: the rows that they name, and their positions."""
+        """Write the rows that a *tile* of tuples selects, and their positions."""
         core, depth, (first, count) = self.core, len(self.p.strides), tile
         here = self.indices[:, first * depth : (first + count) * depth]
         tuples = self.tuples[: here.columns]
@@ -337,11 +337,11 @@ class ScatterNdUpdate:
         there = slice(first, first + count)
         core.data_copy(self.rows[:, there].operand, rows)
         core.data_copy(self.positions[:, there].operand, places)
-        # Before the next tile comes.
+        # Before the next tile is loaded.
         core.barrier()
 
     def _linear(self, tuples: Local, count: int) -> Local:
-        """The number of the row of each of *tuples* `(count, a)`."""
+        """The row index for each of *tuples* `(count, a)`."""
         core, strides = self.core, self.p.strides
         if len(strides) == 1:
             return tuples
@@ -357,36 +357,36 @@ class ScatterNdUpdate:
         return rows
 
     def meet(self) -> None:
-        """Wait until all cores are here, with nothing left to do."""
+        """Wait until all cores are done with their tiles."""
         self.core.end_stage()
         sync_all(self.core, "mte3", "mte2", READY)
 
     # ---- rows ----
 
     def look(self, rows: GmView, positions: GmView) -> None:
-        """Load a tile, and look for the rows of the core's range."""
+        """Load a tile, and search it for the rows of the core's range."""
         listed, count = self.core.load_rows(self.listed, rows, positions), rows.columns
-        # Both ends of the range by halving, a number a step.
+        # Binary search for both ends of the range, one entry a step.
         looks = 2 * count.bit_length() if self.plan.template == "sorted" else count
         self.core.emit(ScalarLoop(looks, (ScalarLoad(ROW, listed[:1]),)))
 
     def forget(self) -> None:
-        """The tile has been read."""
+        """Signal that the tile has been read."""
         self.listed.free(self.listed.only)
 
     def take(self, place: int, update: GmView) -> None:
-        """Load an *update* as number *place* of those that pass together."""
+        """Load an *update* as index *place* of those that pass together."""
         core, listed = self.core, self.listed.only
         if place == 0:
             self.passing.alloc()
-        # The list is sorted: where they are in it does not change its time.
+        # The list is sorted: the position of an entry does not change its time.
         core.get_value(ROW, listed[place : place + 1])
         core.get_value(POSITION, listed.at(self.list_count + place, 1))
         core.data_copy(self._room(place, update), update.operand)
         core.sync("mte2", "scalar")
 
     def put(self, place: int, is_last: bool, row: GmView) -> None:
-        """Store number *place* to its *row*, when all have come."""
+        """Store index *place* to its *row*, when all have been loaded."""
         if place == 0:
             self.passing.enque(self.passing.only)
             self.passing.deque()

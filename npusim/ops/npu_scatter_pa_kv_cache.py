@@ -5,18 +5,18 @@
     cache_mode "Norm"    cache[slot // block_size, slot % block_size, head, j] = x[token, head, j]
     cache_mode "PA_NZ"   cache[slot // block_size, i // C0, slot % block_size, i % C0] = x[token, i]
 
-for keys and values, *slot* being that of the token in *slot_mapping*, i = head * width + j, and C0
-the elements in 32 bytes; caches of PA_NZ may be tensors in FRACTAL_NZ, as the document has them,
-which lie as those in ND. Tokens with a negative slot are left out. The bits come out as they went
-in. On a card both caches are written in place, as they are here for tensors of torch; `npusim.run`
-gives new arrays.
+for keys and values, where *slot* is the token's entry in *slot_mapping*, i = head * width + j, and
+C0 the elements in 32 bytes; caches of PA_NZ may be tensors in FRACTAL_NZ, following the document,
+which are stored like those in ND. Tokens with a negative slot are skipped. The bits are copied
+unchanged. On a card both caches are written in place, like here for tensors of torch; `npusim.run`
+returns new arrays.
 
 Sources: ops-transformer@05c401f9 attention/scatter_pa_kv_cache (op_kernel of the mode Norm),
 ascend-transformer-boost@ddcc8b62 mixkernels/reshape_and_cache, and the operator's document
-(torch_npu-npu_scatter_pa_kv_cache.md). Atlas A2 and A3. Slots are int32 or int64, as the document
-has them; the kernel that was read takes int32, and that one of int64 is the same is assumed. A slot
-beyond the cache, or named twice, is open on a card and refused here. Without values of slot_mapping
-the tokens take the first slots in turn.
+(torch_npu-npu_scatter_pa_kv_cache.md). Atlas A2 and A3. Slots are int32 or int64, following the
+document; the kernel that was read takes int32, and that the one for int64 is the same is assumed. A
+slot beyond the cache, or repeated, is undefined on a card and refused here. Without values of
+slot_mapping the tokens take the first slots in order.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SUPPORT = (
 
 
 def check(contract: ops.Contract) -> kv.Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     tokens = kv.tokens_of(contract)
     is_nz = contract.choice("cache_mode") == PA_NZ
     caches = kv.caches_of(contract)

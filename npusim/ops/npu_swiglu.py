@@ -6,13 +6,13 @@
     float32             y = ((1 / (exp(-a) + 1)) * a) * b
     float16, bfloat16   y = round((f32(a) / (exp(-f32(a)) + 1)) * f32(b))
 
-All in fp32, one rounding an operation to nearest, ties to even; the two forms differ in the last
-bit. What precision Exp has is not public: the nearest fp32 number is assumed.
+All in fp32, rounded after each operation to nearest, ties to even; the two forms differ in the last
+bit. The precision of Exp is not public: the nearest fp32 value is assumed.
 
-* Where a is below -88.7, exp(-a) is infinite and y is zero, with the sign of a times b; a of
+* If a is below -88.7, exp(-a) is infinite and y is zero, with the sign of a times b; a of
   minus infinity gives NaN.
-* On 310P, which has no infinities in fp16, they count as what they are in fp32, and y is at most
-  65504 (assumed).
+* On 310P, which has no infinities in fp16, infinities in x are used as such in fp32, and y is at
+  most 65504 (assumed).
 
 Sources: ops-nn@e5c3fa9 activation/swi_glu, op_kernel and op_host. torch_npu's document names Atlas
 A2 alone; that of aclnn and vllm-ascend have it on Atlas inference and Atlas A3 too. Atlas inference
@@ -44,7 +44,7 @@ SUPPORT = (
     ops.Row(on=ops.ATLAS_INFERENCE, x=ops.Operands((FLOAT16, FLOAT32), ranks=(1, 8))),
 )
 HALF_ROW_BYTES_310P = 64
-"""Half rows of Atlas inference are multiples of this (aclnn_swi_glu.cpp and its document)."""
+"""Half rows on Atlas inference are multiples of this (aclnn_swi_glu.cpp and its document)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +54,11 @@ class Problem(ops.Problem):
     rows: int
     """Product of the dimensions before *dim*."""
     columns: int
-    """Half the product of *dim* and those behind it."""
+    """Half the product of *dim* and the dimensions after it."""
     queues: int = 3
-    """Those of tiles of the kernel: both halves of x, and y."""
+    """Queues of the kernel's tiles: both halves of x, and y."""
     wide_tiles: int
-    """Tiles of fp32 apart from the queues."""
+    """Tiles of fp32 in addition to the queues."""
 
 
 def halves(contract: ops.Contract) -> tuple[Operand, tuple[int, ...], int, int]:
@@ -87,14 +87,14 @@ def halves(contract: ops.Contract) -> tuple[Operand, tuple[int, ...], int, int]:
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     x, halved, rows, columns = halves(contract)
     return Problem(
         inputs=(x,),
         outputs={"output": TensorSpec(halved, x.spec.dtype)},
         rows=rows,
         columns=columns,
-        # Two fp32 an element, or one where it is fp32 itself.
+        # Two fp32 for each element, or one if its type is fp32.
         wide_tiles=1 if x.element is FLOAT32 else 2,
     )
 
@@ -102,14 +102,14 @@ def check(contract: ops.Contract) -> Problem:
 # ---- tiling: ops-nn@e5c3fa9 activation/swi_glu/op_host/swi_glu_tiling.cpp ----
 
 MAX_GAP = 65535
-"""Blocks between two bursts, or bytes where rows are no whole blocks; and columns of a tile."""
+"""Blocks between two bursts, or bytes if rows are not whole blocks; and columns of a tile."""
 COLUMN_UNIT_BYTES = 512
 """Tiles narrower than a row are a multiple of this wide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Tiles of `row_step` x `column_step`, of which core i takes number i, i + block_dim, ..."""
+    """Tiles of `row_step` x `column_step`, of which core i takes i, i + block_dim, ..."""
 
     row_step: int
     column_step: int
@@ -117,12 +117,12 @@ class Plan(ops.Plan):
     """Buffers of each queue: 2 load and compute at the same time."""
 
     def tiles(self, p: Problem) -> int:
-        """How many tiles there are."""
+        """The number of tiles."""
         return ceil_div(p.rows, self.row_step) * ceil_div(p.columns, self.column_step)
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Choose tiles and depth; 310P counts its AI cores alone (asc-devkit, GetCoreNumAiv.md)."""
+    """Choose tiles and depth; 310P counts only its AI cores (asc-devkit, GetCoreNumAiv.md)."""
     plan = _best(spec, p, depth=2)
     if ceil_div(plan.tiles(p), plan.block_dim) == 2:
         single = _best(spec, p, depth=1)
@@ -165,7 +165,7 @@ def _sizes(p: Problem, room: int) -> Iterator[tuple[int, int]]:
     if columns < p.columns:
         columns = align_down(columns, unit)
     while True:
-        # Bytes between a row's end and the next one's begin: the other half, and what is left.
+        # Bytes between a row's end and the next one's start: the other half, and this one's rest.
         gap_bytes = (2 * p.columns - columns) * size
         is_near = (gap_bytes // BLOCK_BYTES if in_blocks else gap_bytes) <= MAX_GAP
         rows = min(room // whole_blocks(columns, p.output.element), most_rows) if is_near else 1
@@ -179,10 +179,10 @@ def _sizes(p: Problem, room: int) -> Iterator[tuple[int, int]]:
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """Tiles of y and of both halves of x, row by row, go to the cores in turn.
+    """Tiles of y and of both halves of x are assigned to cores round-robin, in row-major order.
 
-    Rows begin at blocks, each a burst. float32 is worked on where y leaves by; it divides a tile of
-    ones.
+    Rows start at blocks, each a burst. float32 is computed in the output buffer of y; it divides a
+    tile of ones.
     """
     core, dtype = VectorCore("npu_swiglu", spec), p.output.element
     is_wide = dtype is FLOAT32
@@ -190,13 +190,13 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     a_in, b_in = core.vecin(dtype, size, plan.depth), core.vecin(dtype, size, plan.depth)
     y_out, work = core.vecout(dtype, size, plan.depth), core.tile(FLOAT32, size)
     more = work if is_wide else core.tile(FLOAT32, size)
-    # Half rows of 310P are whole blocks.
+    # Half rows on 310P are whole blocks.
     core.claim_tails(has_tails=not core.is_310p)
 
     def tile(a: GmView, b: GmView, y: GmView) -> None:
-        """*y* of *a* and *b*, all `(rows, columns)`, with what fills the last blocks of rows."""
+        """Compute *y* from *a* and *b*, all `(rows, columns)`, including the padding of rows."""
         n = a.rows * whole_blocks(a.columns, dtype)
-        # Both are free before the first is filled.
+        # Both must be free before the first is filled.
         for queue, free, view in ((a_in, a_in.alloc(), a), (b_in, b_in.alloc(), b)):
             core.fill(free, view)
             queue.enque(free)

@@ -8,11 +8,11 @@
     db = (s * a) * g
     output = concat(da, db, dim)
 
-All in fp32, one rounding an operation to nearest, ties to even; float16 and bfloat16 are widened
-first, and each half of the result is rounded once. What precision Exp has is not public: the
-nearest fp32 number is assumed.
+All in fp32, rounded after each operation to nearest, ties to even; float16 and bfloat16 are widened
+first, and each half of the result is rounded once. The precision of Exp is not public: the nearest
+fp32 value is assumed.
 
-* Where a is below -88.7, exp(-a) is infinite and both halves are zero.
+* If a is below -88.7, exp(-a) is infinite and both halves are zero.
 
 Sources: ops-nn@e5c3fa9 activation/swi_glu_grad, op_kernel; its tiling is that of npu_swiglu with
 five queues (activation/swi_glu/op_host/swi_glu_tiling.cpp). Atlas inference takes float16 and
@@ -40,7 +40,7 @@ SUPPORT = (
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     grad = contract.operand("grad_output")
     x, halved, rows, columns = halves(contract)
     contract.require(
@@ -62,7 +62,7 @@ def check(contract: ops.Contract) -> Problem:
 
 
 class Halves:
-    """The buffers of a core, and what it does with a tile of both halves."""
+    """The buffers of a core, and its processing of a tile of both halves."""
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
         self.core, self.dtype = VectorCore("npu_swiglu_backward", spec), p.output.element
@@ -71,11 +71,11 @@ class Halves:
         self.a_in, self.b_in, self.g_in = (core.vecin(dtype, size, plan.depth) for _ in range(3))
         self.da_out, self.db_out = (core.vecout(dtype, size, plan.depth) for _ in range(2))
         self.work = tuple(core.tile(FLOAT32, size) for _ in range(p.wide_tiles))
-        # Half rows of 310P are whole blocks.
+        # Half rows on 310P are whole blocks.
         core.claim_tails(has_tails=not core.is_310p)
 
     def tile(self, a: GmView, b: GmView, g: GmView, da: GmView, db: GmView) -> None:
-        """*da* and *db* of *a*, *b* and *g*, all `(rows, columns)`."""
+        """Compute *da* and *db* from *a*, *b* and *g*, all `(rows, columns)`."""
         core = self.core
         for queue, view in ((self.a_in, a), (self.g_in, g), (self.b_in, b)):
             free = queue.alloc()
@@ -88,13 +88,13 @@ class Halves:
         core.store_rows(self.db_out, db_tile, db)
 
     def sigmoid(self, sigmoid: Local, ones: Local, a: Local) -> None:
-        """`1 / (exp(-a) + 1)` to *sigmoid*; *ones* is overwritten."""
+        """Write `1 / (exp(-a) + 1)` to *sigmoid*; *ones* is overwritten."""
         exp_plus_1(self.core, sigmoid, a)
         self.core.duplicate(ones, 1.0)
         self.core.div(sigmoid, ones, sigmoid)
 
     def slope(self, dst: Local, sigmoid: Local, work: Local, a: Local) -> None:
-        """The derivative of `a x sigmoid` to *dst*; *work* is overwritten."""
+        """Write the derivative of `a x sigmoid` to *dst*; *work* is overwritten."""
         core = self.core
         core.mul(work, sigmoid, -1.0)
         core.add(work, work, 1.0)
@@ -104,7 +104,7 @@ class Halves:
         core.add(dst, dst, sigmoid)
 
     def in_float32(self, count: int) -> tuple[Local, Local]:
-        """Where the results leave by, of fp32."""
+        """Compute the fp32 results in the output buffers."""
         core, (work, sigmoid) = self.core, (tile[:count] for tile in self.work)
         a = self.a_in.deque()
         self.sigmoid(sigmoid, work, a[:count])
@@ -123,7 +123,7 @@ class Halves:
         return da, db
 
     def widened(self, count: int) -> tuple[Local, Local]:
-        """The same of 16 bits: b is widened over a, and da is found where db was."""
+        """The same for 16 bits: b is widened over a, and da is computed where db was."""
         core, (work, sigmoid, a, g, out) = self.core, (tile[:count] for tile in self.work)
         loaded = self.a_in.deque()
         core.cast(a, loaded[:count])
@@ -148,7 +148,7 @@ class Halves:
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """Tiles of both halves go to the cores in turn, rows beginning at blocks."""
+    """Tiles of both halves are assigned to cores round-robin; rows start at blocks."""
     kernel, dtype = Halves(spec, p, plan), p.output.element
     x, output = (GmView.of(name, dtype, p.rows, 2 * p.columns) for name in ("x", "output"))
     grad = GmView.of("grad_output", dtype, p.rows, p.columns)
@@ -162,7 +162,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
 
 
 def oracle(given: ops.Given) -> Array:
-    """Both gradients next to each other along dim, in the type of x."""
+    """Both gradients, adjacent along dim, in the type of x."""
     a, b = (half.astype(np.float32) for half in np.split(given.x, 2, axis=given.dim))
     g, one = given.grad_output.astype(np.float32), np.float32(1)
     with np.errstate(all="ignore"):

@@ -8,17 +8,17 @@
                     y = fit(round(z * scale))
     quant_mode 0    y = fit(round(z * smooth_scales[group] + offsets[group])),  scale = 0
 
-All in fp32, one rounding an operation to nearest, ties to even; *fit* saturates and turns NaN into
-0. What precision Exp has is not public: the nearest number is assumed. The scale is what numbers
-were multiplied by: the inverse of what npu_dynamic_quant gives.
+All in fp32, rounded after each operation to nearest, ties to even; *fit* saturates and turns NaN
+into 0. The precision of Exp is not public: the nearest value is assumed. The scale is the factor by
+which values were multiplied: the inverse of what npu_dynamic_quant returns.
 
-* A row takes the first group whose end lies behind it: group_index holds ends, or with
-  group_list_type 1 counts. Rows behind the last end are neither smoothed nor, with quant_mode 0,
+* A row belongs to the first group that ends after it: group_index holds ends, or with
+  group_list_type 1 counts. Rows after the last end are neither smoothed nor, with quant_mode 0,
   scaled; without a group_index all rows are one group (assumed).
 * A row of zeros gives zeros, and an infinite scale; one with an infinity zeros and scale 0.
-* dst_type=quint4x2 puts two elements into a byte, and the result is int8 of half as many columns.
-* smooth_scales must be given: without them the kernel reads an address that is not there. One
-  number a group is for quant_mode 0 alone, since the kernel of the other reads whole rows.
+* dst_type=quint4x2 packs two elements into a byte, and gives int8 with half as many columns.
+* smooth_scales must be given: without them the kernel reads an invalid address. A scalar for each
+  group is for quant_mode 0 only, since the kernel of the other mode reads whole rows.
 
 Sources: ops-nn@e5c3fa9 quant/swi_glu_quant, op_kernel and op_host; op-plugin@517f2e7 for the
 function. Atlas inference has no such kernel.
@@ -86,7 +86,7 @@ class Problem(ops.Problem):
     activate_left: bool
     is_dynamic: bool
     holds_counts: bool
-    """Whether group_index has the rows of each group, and not the row after its last."""
+    """Whether group_index has the row count of each group instead of the row after its last."""
 
     @property
     def rows(self) -> int:
@@ -103,9 +103,9 @@ class Problem(ops.Problem):
 
     @property
     def group_of(self) -> Array:
-        """`(rows,)`: the first group that ends after each row, `groups` behind the last one.
+        """`(rows,)`: the first group that ends after each row, `groups` after the last one.
 
-        Evenly for time alone; without a group_index there is one group.
+        An even split for timing alone; without a group_index there is one group.
         """
         if self.group_index is None:
             return np.zeros(self.rows, np.int64)
@@ -116,7 +116,7 @@ SUPPORT = (
     Row(
         on=A2_A3,
         x=Operands((FLOAT16, BFLOAT16, FLOAT32), ranks=(2, 8)),
-        # The kernel reads an address that is not there without them.
+        # Without them the kernel reads an invalid address.
         smooth_scales=required(FLOAT32),
         offsets=FLOAT32,
         group_index=INT32,
@@ -128,7 +128,7 @@ SUPPORT = (
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     tokens = contract.operand("x")
     check_halves(contract, tokens)
     contract.require(
@@ -207,14 +207,14 @@ BYTES_OF_COLUMN = 25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Each core has its own rows and takes them in pieces of whole rows, all buffers single."""
+    """Each core processes its own rows in pieces of whole rows; all buffers are single."""
 
     rows_of_core: tuple[int, ...]
     row_step: int
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Split rows over all vector cores, the first ones taking one more.
+    """Split rows over all vector cores, the first of which take one more.
 
     ops-nn@e5c3fa9 quant/swi_glu_quant/op_host/swi_glu_quant_tiling.cpp.
     """
@@ -234,10 +234,10 @@ STARTED = 0
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """swiglu takes all rows of a piece an instruction; they are smoothed and quantised row by row.
+    """SwiGLU handles all rows of a piece in one instruction; the rest goes row by row.
 
-    The largest magnitude of each makes a trip to the scalar unit. Assumed: in which order buffers
-    lie.
+    The largest magnitude of each row passes through the scalar unit. Assumed: the order of the
+    buffers.
     """
     kernel = SwiGluQuant(VectorCore("npu_swiglu_quant", spec), p, plan)
     x = GmView.of("x", p.x.element, p.rows, 2 * p.columns)
@@ -256,7 +256,7 @@ class SwiGluQuant:
         self.core, self.p = core, p
         dtype, columns = p.x.element, p.columns
         self.pitch = whole_blocks(columns, dtype)
-        """Elements from row to row in the buffer."""
+        """Elements between rows in the buffer."""
         self.y_pitch = whole_blocks(columns, p.target)
         size = plan.row_step * self.pitch
         self.a_in, self.b_in = core.vecin(dtype, size), core.vecin(dtype, size)
@@ -270,11 +270,11 @@ class SwiGluQuant:
         self.reduction = Reduction(core, columns)
         self.search = GroupSearch(core, p.groups)
         self.has_numbers = not p.is_dynamic and len(p.smooth_scales.shape) == 1
-        """Whether a group has one scale and one offset."""
+        """Whether a group has a single scale and offset."""
         core.claim_tails()
 
     def begin(self) -> None:
-        """Load group_index, sum counts up, and wait for all cores."""
+        """Load group_index, accumulate counts, and wait for all cores."""
         core, p = self.core, self.p
         if p.group_index is not None:
             self.search.begin()
@@ -289,10 +289,10 @@ class SwiGluQuant:
         sync_all(core, "mte3", "mte2", STARTED)
 
     def piece(self, x: GmView, y: GmView, scale: GmView, before: int, groups: Groups) -> None:
-        """*y* and *scale* `(rows,)` of *x*, whose rows belong to *groups*, the last to *before*."""
+        """*y* and *scale* `(rows,)` of *x*, with rows in *groups*, those before in *before*."""
         core, columns = self.core, y.columns
         self._swiglu(x)
-        # Every piece begins with the smooth scales of the group that the last one ended with.
+        # Every piece starts with the smooth scales of the last group of the piece before.
         self._load_smooth(before)
         out, scales = self.y_out.alloc(), self.scale_out.alloc()
         for row, group in enumerate(groups):
@@ -307,7 +307,7 @@ class SwiGluQuant:
         core.store_rows(self.scale_out, scales, scale)
 
     def _swiglu(self, x: GmView) -> None:
-        """`(a / (exp(-a) + 1)) x b` of all rows of *x* `(rows, 2 x columns)` to `values`."""
+        """Write `(a / (exp(-a) + 1)) x b` for all rows of *x* `(rows, 2 x columns)` to `values`."""
         core, columns, count = self.core, self.p.columns, x.rows * self.pitch
         halves = x[:, :columns], x[:, columns:]
         active, other = halves if self.p.activate_left else halves[::-1]
@@ -324,7 +324,7 @@ class SwiGluQuant:
         core.mul(values, values, work)
 
     def _advance(self, before: int, group: int) -> None:
-        """Look for the group of the next row, and load what belongs to it if it is another one."""
+        """Search for the group of the next row, and load its data if it is a different one."""
         last = min(group, self.p.groups - 1)
         if self.p.group_index is not None and before <= last:
             self.search.advance(before, last)
@@ -332,7 +332,7 @@ class SwiGluQuant:
             self._load_smooth(group)
 
     def _load_smooth(self, group: int) -> None:
-        """Smooth scales and offsets of *group*, if there is such a one."""
+        """Load the smooth scales and offsets of *group*, if it exists."""
         core, p = self.core, self.p
         if group >= p.groups:
             return
@@ -349,14 +349,14 @@ class SwiGluQuant:
             core.get_value("offset", self.offset[:1])
 
     def _apply_smooth(self) -> None:
-        """The row times the scales of its group, and with quant_mode 0 plus its offsets."""
+        """Multiply the row by the scales of its group, and with quant_mode 0 add its offsets."""
         core, values = self.core, self.row
         core.mul(values, values, "smooth" if self.has_numbers else self.smooth)
         if not self.p.is_dynamic:
             core.add(values, values, "offset" if self.has_numbers else self.offset)
 
     def _scale_row(self, scale: Local) -> None:
-        """The row times 127 / M, with quant_mode 1, and what it was multiplied by to *scale*."""
+        """Multiply the row by 127 / M, with quant_mode 1, and store that factor to *scale*."""
         core = self.core
         if not self.p.is_dynamic:
             core.alu("add", "zero", 0, 0)

@@ -6,18 +6,18 @@
           0       1 = int8   offset, 9 bits       0       scale, upper bits  0
 
 The offset is rounded to nearest, ties to even, and then clipped to [-256, 255]. The scale loses
-its 13 lowest bits: cut off (round_mode 0), or rounded to nearest even (round_mode 1; a zero or
+its 13 lowest bits: truncated (round_mode 0), or rounded to nearest even (round_mode 1; a zero or
 subnormal scale becomes a signed zero, an infinity or NaN keeps its upper bits). Source:
 ops-nn@e5c3fa9 quant/trans_quant_param_v2/op_kernel/trans_quant_param_v2.h.
 
-What is accepted is what the operator's document says (torch_npu-npu_trans_quant_param.md):
+Accepted calls follow the operator's document (torch_npu-npu_trans_quant_param.md):
 
 * without offset any one- or two-dimensional scale, (g, 1) and (g, n) included; the current kernel's
   host code refuses a first dimension other than 1 (aclnn_trans_quant_param_v2.cpp);
-* with offset (1,), (n,) or (1, n): one-dimensional ones broadcast, two-dimensional ones are alike;
-* round_mode, which the document does not know, is 0 or 1 (op-plugin@517f2e7,
+* with offset (1,), (n,) or (1, n): one-dimensional ones broadcast, two-dimensional ones match;
+* round_mode, which is not in the document, is 0 or 1 (op-plugin@517f2e7,
   TransQuantParamKernelNpuOpApi.cpp);
-* NaN and infinite scales are the caller's business, as in the kernel.
+* NaN and infinite scales are not checked, like in the kernel.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ SUPPORT = (Row(scale=FLOAT32, offset=FLOAT32, round_mode=(0, 1)),)
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     s = contract.operand("scale")
     contract.require(
         len(s.shape) in (1, 2) and 0 not in s.shape,
@@ -101,7 +101,7 @@ class Plan(ops.Plan):
 
 
 CHUNK_BYTES = 65536
-"""Results that the kernel collects before it stores them (trans_quant_param_v2.h)."""
+"""Bytes of results that the kernel collects before it stores them (trans_quant_param_v2.h)."""
 
 
 def tile(_: DeviceSpec, p: Problem) -> Plan:
@@ -122,7 +122,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     }
     results = core.tiles(INT64, plan.chunk, "scalar", "mte3")
     core.claim_tails("scalar")
-    # A single number goes with all of the others, and stays.
+    # A single value goes with all of the others, and stays in the buffer.
     single = [name for name, view in whole.items() if view.columns == 1 < total]
 
     def load_single() -> None:
@@ -134,7 +134,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
             queues[name].free(queues[name].only)
 
     def chunk(output: GmView, *views: GmView) -> None:
-        """*output* of *views*, of scale and offset."""
+        """Compute *output* from *views*, of scale and offset."""
         for view in views:
             if view.name not in single:
                 core.load(queues[view.name], view)
@@ -161,7 +161,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
 
 
 def _body(round_mode: int, elements: dict[str, ScalarLoad], result: Local) -> tuple[ScalarOp, ...]:
-    """What the scalar pipe does for one element."""
+    """The scalar pipe's operations for one element."""
     body: list[ScalarOp] = [elements["scale"]]
     if round_mode == 0:
         body.append(ScalarAlu("and", "scale", "scale", UPPER_BITS))
@@ -183,7 +183,7 @@ def _body(round_mode: int, elements: dict[str, ScalarLoad], result: Local) -> tu
 
 
 UPPER_BITS = 0xFFFF_E000
-"""The 19 bits of an fp32 that the fixpipe looks at."""
+"""The 19 bits of an fp32 value that the fixpipe uses."""
 INT8_FLAG = 1 << 46
 
 

@@ -136,7 +136,7 @@ def _held(lane: LaneTrace, row: int | None) -> list[tuple[Cause, str, int]]:
         ("link", "bandwidth of GM", int(copies.gm_narrow[row])),
         ("link", "bandwidth of L2 reads", int(copies.l2_read_narrow[row])),
         ("link", "bandwidth of L2 writes", int(copies.l2_write_narrow[row])),
-        ("rows", "turning rows", int(copies.turning[row])),
+        ("rows", "ND to NZ", int(copies.turning[row])),
         ("issue", "issuing copies", issue),
     ]
 

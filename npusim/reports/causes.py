@@ -55,9 +55,7 @@ CAUSES: dict[Known, About] = {
             for path in ("gm_to_*", "l2_to_*", "*_to_gm", "*_to_l2")
         ),
     ),
-    "rows": About(
-        "turning rows", "turning rows into fractals", ("gm.row_ns", "gm.part_row_ns", "l2.row_ns")
-    ),
+    "rows": About("ND to NZ", "ND-to-NZ conversion", ("gm.row_ns", "gm.part_row_ns", "l2.row_ns")),
     "memory latency": About(
         "memory latency",
         "the latency of memory",

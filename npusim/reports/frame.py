@@ -14,7 +14,18 @@ from npusim.reports.policy import policy
 from npusim.reports.run_labels import Head
 from npusim.reports.words import words
 
-__all__ = ["columns", "deflated", "document", "keys", "packed", "sections", "text_of", "timeline"]
+__all__ = [
+    "SHARED",
+    "columns",
+    "deflated",
+    "document",
+    "keys",
+    "languages",
+    "packed",
+    "sections",
+    "text_of",
+    "timeline",
+]
 
 
 def document(title: str, styles: str, script: str, body: str) -> str:
@@ -24,9 +35,6 @@ def document(title: str, styles: str, script: str, body: str) -> str:
     """
     name = escape(title)
     script = "".join(text_of("npusim.reports", f"{each}.js") for each in SHARED) + script
-    meanings = "".join(
-        f'<p id="term{n}">{escape(term.meaning)}</p>' for n, term in enumerate(terms())
-    )
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -34,8 +42,18 @@ def document(title: str, styles: str, script: str, body: str) -> str:
         f'<title>npusim: {name}</title><link rel="icon" href="data:,">'
         f"<style>{styles}</style></head><body>"
         f'<main><button class="language" lang="zh-CN">中文</button><h1>{name}</h1>{body}</main>'
+        f"{languages()}<script>{script}</script></body></html>\n"
+    )
+
+
+def languages() -> str:
+    """What `words.js` needs of a page: both languages, and the glossary for readers of screens."""
+    meanings = "".join(
+        f'<p id="term{n}">{escape(term.meaning)}</p>' for n, term in enumerate(terms())
+    )
+    return (
         f'<div id="tip" role="tooltip" hidden></div><div class="keep" hidden>{meanings}</div>'
-        f"{packed('words', words())}<script>{script}</script></body></html>\n"
+        f"{packed('words', words())}"
     )
 
 

@@ -267,11 +267,11 @@ def _wrapped(line: str, longest: int) -> list[str]:
     >>> _wrapped("busy for 9 us; next copies (in few words: slow)", 30)
     ['busy for 9 us; next copies', '(in few words: slow)']
     """
-    found = [""]
-    for clause in re.split(r"(?<=;) | (?=\()", line):
-        joined = f"{found[-1]} {clause}".strip()
-        if len(joined) <= longest:
-            found[-1] = joined
+    first, *others = re.split(r"(?<=;) | (?=\()", line)
+    found = [first]
+    for clause in others:
+        if len(found[-1]) + 1 + len(clause) <= longest:
+            found[-1] += f" {clause}"
         else:
             found.append(clause)
     return [part for own in found for part in wrap(own, longest) or [""]]

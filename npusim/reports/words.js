@@ -7,7 +7,7 @@ const STORE = "npusim-language";
 
 // What may stand in places of these names; in others, anything but a sentence that is not known in Chinese.
 const NUMBER = "((?:< )?[\\d.,]+)", PLACES = { n: NUMBER, m: NUMBER, share: NUMBER, letter: "([A-Z]{1,2})", bound: "(.+)",
-  time: "([\\d.,]+ [um]?s)", rate: "([\\d.,]+ \\S+)", other: "([^;]+?)", chip: "([^:;]+?)", pipe: "([^:;,]+?)", buffer: "([^:;,]+?)", path: "([^:;,]+?)" };
+  time: "([\\d.,]+ [um]?s)", rate: "([\\d.,]+ \\S+)", other: "([^;]+?)", chip: "([^:;]+?)", pipe: "([^:;,]+?)", buffer: "([^:;,]+?)", path: "([^:;,]+?)", layout: "(\\w+)" };
 const SENTENCE = /(^| )([Aa]n|and|[Aa]re|as|at|[Bb]y|[Ee]ach|[Ff]or|[Ff]rom|has|have|[Ii]n|is|[Ii]t|its|not|of|[Oo]n|or|so|than|that|[Tt]he|to|what|which|while|with|takes?|gains?)(?= |$)/;
 
 // Texts in English -> Chinese. A key may have {places}: what stands there is changed too, and of {places*}
@@ -32,7 +32,7 @@ class Table {
     return this.known.get(text);
   }
   found(text) {
-    const [, before, words, after] = /^(\s*)(.*?)(\s*)$/s.exec(text);
+    const [, before, lines, after] = /^(\s*)(.*?)(\s*)$/s.exec(text), words = lines.replace(/\s+/g, " ");
     return before + (this.whole.get(words) ?? this.clause(words) ?? this.filled(words) ?? this.cut(words)) + after;
   }
   // With what stands in the places of a text; undefined if there is none that fits.

@@ -51,9 +51,10 @@ def run(
     "compiled", or "simpy", which finds the same times more slowly; "auto" is the one that the
     environment variable NPUSIM_ENGINE names, else "compiled" if it was built. *cube_order* is the
     model of fp16 and bf16 products: how many products the cube adds exactly before it rounds.
-    *progress* is :data:`npusim.chip.Progress`. Programs and times of earlier calls are cached, see
-    :mod:`npusim.run.memory_cache`; times can also be cached for other processes, in the folder
-    *cache* or NPUSIM_CACHE, see :mod:`npusim.run.disk_cache`.
+    *progress* is :data:`npusim.chip.Progress`.
+
+    Programs and times of earlier calls are cached: see :mod:`npusim.run.memory_cache`; times also
+    for other processes, in the folder *cache* or NPUSIM_CACHE: see :mod:`npusim.run.disk_cache`.
 
     Raises OpError, with the code that CANN would return, if the operator refuses its arguments or
     traps; ValueError for an unknown operator or device; TypeError for unknown parameters.

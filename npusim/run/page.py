@@ -76,7 +76,7 @@ NO_VALUES = not_tried(
     "npusim run ... --advice",
 )
 NO_KERNEL = not_tried(
-    "it would run the file of your kernel again", "npusim run FILE.py:FUNCTION ... --advice"
+    "it would run the file of your kernel again", "npusim run FILE:KERNEL ... --advice"
 )
 TOO_LONG = not_tried("the run is long", "npusim report DIR --advice")
 OTHER_TIMES = not_tried(

@@ -58,7 +58,8 @@ class Prepared:
         of_a_call = {name for name in bound if isinstance(bound[name], np.ndarray)} | {*self._lists}
         self._bound = {name: None if name in of_a_call else x for name, x in bound.items()}
         """Arguments by name, without the arrays of one call."""
-        self._task, self._replay = task, task.replay()
+        self._task = task
+        self._replay = None if self._at_once else task.replay()
         self._specs = {operand.name: operand.spec for operand in problem.inputs}
         given = by_operand(bound)
         self._placed = {
@@ -91,7 +92,7 @@ class Prepared:
             found = self._whole(self._at_once, arrays)
             if found is not None:
                 return found
-            self._at_once = None
+            self._at_once, self._replay = None, self._task.replay()
         data = {x: y for x, y in self._placed.items() if y is not None}
         for name, array in arrays.items():
             if name in self._as_they_lie and array.flags.c_contiguous:
@@ -137,15 +138,18 @@ class Prepared:
         return made
 
 
-def prepared(op: str, spec: DeviceSpec, arguments: dict[str, object]) -> Prepared | None:
+def prepared(
+    op: str, spec: DeviceSpec, arguments: dict[str, object], is_checked: bool = True
+) -> Prepared | None:
     """A call of operator *op* with *arguments*, by the values of those that its kernel depends on.
 
     None if it warns, which each call must do again, if its kernel has operands other than the
     arrays of the call, if it writes in place or to fractals, if other kernels run first, or if none
-    runs. Raises what :func:`npusim.run` raises.
+    runs. Unless *is_checked*, the kernel is checked only before micro-ops compute values. Raises
+    what :func:`npusim.run` raises.
     """
     operator, warned = find(op), ops.warnings_given()
-    run = play(op, (), arguments, spec, Options(values=False))
+    run = play(op, (), arguments, spec, Options(values=False, is_checked=is_checked))
     bound = bind(operator, (), arguments)
     problem = operator.check(spec, **bound)
     is_plain = all(_is_as_given(each, bound) for each in problem.inputs) and all(

@@ -134,8 +134,9 @@ class Task:
         return Replay.of(self._programs.blocks, self._spec, self._programs.orders)
 
     def nbytes(self, trace: Trace | None) -> int:
-        """Approximate memory of its programs, and of *trace* if there is one."""
-        return _programs_bytes(self._programs) + (_trace_bytes(trace) if trace else 0)
+        """Approximate memory of its programs, once they are checked, and of *trace* if given."""
+        own = _programs_bytes(self._programs) if "_programs" in vars(self) else 0
+        return own + (_trace_bytes(trace) if trace else 0)
 
     def trace(self, l2: L2State, every_core: bool, engine: Engine) -> Trace:
         """When each micro-op runs with *l2* at launch, timed by *engine*; *every_core* times each

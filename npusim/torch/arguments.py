@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from npusim.torch.kernels import Given
+from npusim.torch.settings import settings
 from npusim.torch.views import cast, is_plain
 
 __all__ = [
@@ -43,6 +44,17 @@ more the host has the values, and the time is that of as many rows in turn."""
 
 def one(x: torch.Tensor, **_: object) -> Given | None:
     return {"x": x} if x.dtype in REALS else None
+
+
+def gelu(x: torch.Tensor, *, approximate: str = "none") -> Given | None:
+    """The kernel has the tanh form, and does not run where the other one is computed."""
+    return None if _is_exact(approximate) else one(x)
+
+
+def _is_exact(approximate: str) -> bool:
+    """Whether a card computes gelu by erf, which it does on demand alone (op-plugin@517f2e7,
+    GeluOutKernelNpuOpApi.cpp)."""
+    return settings.has_compatible_impl and approximate == "none"
 
 
 def flag(x: torch.Tensor) -> Given | None:
@@ -120,6 +132,13 @@ def backward(grad_output: torch.Tensor, x: torch.Tensor, **_: object) -> Given |
     """The gradient of a function of floats, and what it is a function of."""
     is_known = x.dtype in FLOATS and grad_output.dtype == x.dtype
     return {"grad_output": grad_output, "x": x} if is_known else None
+
+
+def gelu_backward(
+    grad_output: torch.Tensor, x: torch.Tensor, *, approximate: str = "none"
+) -> Given | None:
+    """The same of gelu, whose kernel has the tanh form."""
+    return None if _is_exact(approximate) else backward(grad_output, x)
 
 
 def power(x: object, exponent: object) -> Given | None:

@@ -18,8 +18,9 @@ import torch
 from npusim.torch import arguments, card, known, products, shapes
 from npusim.torch.arguments import FLOATS
 from npusim.torch.fallback import UNKNOWN, HostOp, is_on_host
-from npusim.torch.kernels import Given, Repeats, launched, takes, tensors_of
+from npusim.torch.kernels import Given, launched, takes, tensors_of
 from npusim.torch.relabel import overwrite, to_host, to_npu
+from npusim.torch.repeats import Repeats
 from npusim.torch.views import cast, contiguous, copied, is_plain
 from npusim.torch.works.training import FOREACH
 
@@ -44,8 +45,12 @@ class CardOp(ABC):
     def __call__(self, *args: object, **kwargs: object) -> object:
         if is_on_host():
             return self._host(*args, **kwargs)
-        found = self.on_card(*args, **kwargs) if kwargs else self._again.run(self.on_card, args)
+        found = self.launched(args, kwargs)
         return self._host(*args, **kwargs) if found is None else self.known(found, args, kwargs)
+
+    def launched(self, args: tuple[object, ...], kwargs: dict[str, object]) -> torch.Tensor | None:
+        """What :meth:`on_card` gives, by what an earlier call has found out if there was one."""
+        return self.on_card(*args, **kwargs) if kwargs else self._again.run(self.on_card, args)
 
     def known(
         self, found: torch.Tensor, args: tuple[object, ...], kwargs: dict[str, object]
@@ -208,7 +213,7 @@ class InPlaceOp:
         others = [value for value in args if isinstance(value, torch.Tensor)]
         fits = x.is_contiguous() and all(_is_broadcast(other, x) for other in others)
         is_on_card = fits and not is_on_host()
-        found = self._kernel.on_card(x, *args, **kwargs) if is_on_card else None
+        found = self._kernel.launched((x, *args), kwargs) if is_on_card else None
         if found is not None and found.dtype != x.dtype:
             found = cast(found, x.dtype) if torch.can_cast(found.dtype, x.dtype) else None
         if found is None:
@@ -247,7 +252,7 @@ class CopyOp:
 
 
 class OneHotOp:
-    """`one_hot`: of int64 what torch makes of its own operations, of others one of its own."""
+    """`one_hot`: of int64 zeros into which ones are scattered, else a call of the host."""
 
     __slots__ = ("_host",)
 
@@ -255,9 +260,17 @@ class OneHotOp:
         self._host = HostOp(torch.ops.aten.one_hot.default)
 
     def __call__(self, index: torch.Tensor, num_classes: int = -1) -> object:
-        if index.dtype == torch.int64:
-            return torch.ops.aten.one_hot.default.decompose(index, num_classes)
+        if index.dtype == torch.int64 and index.numel():
+            return _scattered_ones(index, num_classes)
         return self._host(index, num_classes)
+
+
+def _scattered_ones(index: torch.Tensor, num_classes: int) -> torch.Tensor:
+    """`one_hot` of int64, by the operations that torch launches for it on a card."""
+    if num_classes == -1:
+        num_classes = int(index.max().item()) + 1
+    zeros = torch.zeros((*index.shape, num_classes), dtype=index.dtype, device=index.device)
+    return zeros.scatter_(-1, index.unsqueeze(-1), 1)
 
 
 def kernels() -> dict[str, Callable[..., object]]:
@@ -301,9 +314,10 @@ LOGIC = ("logical_and", "logical_or")
 GIVE_BOOL = (*COMPARISONS, *LOGIC, "logical_not")
 _OF_ONE = ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "silu",
            "gelu", "relu")  # fmt: skip
-_WITH_GRADIENTS = ("silu", "sigmoid", "tanh", "gelu")
+_WITH_GRADIENTS = ("silu", "sigmoid", "tanh")
 _TABLE: dict[str, tuple[str, Take]] = {
     **{name: (name, arguments.one) for name in _OF_ONE},
+    "gelu": ("gelu", arguments.gelu),
     **{f"{name}.Tensor": (name, arguments.two) for name in COMPARISONS},
     **{f"{name}.Scalar": (name, arguments.two) for name in COMPARISONS},
     **{name: (name, arguments.two) for name in ("maximum", "minimum")},
@@ -313,6 +327,7 @@ _TABLE: dict[str, tuple[str, Take]] = {
     **dict.fromkeys(("logical_not", "bitwise_not"), ("logical_not", arguments.flag)),
     "mul.Tensor": ("mul", arguments.mixed),
     "div.Tensor": ("div", arguments.quotient),
+    "gelu_backward": ("gelu_backward", arguments.gelu_backward),
     "pow.Tensor_Scalar": ("pow", arguments.power),
     "clamp": ("clamp", arguments.bounded),
     "where.self": ("where", arguments.where),
@@ -335,7 +350,10 @@ _REDUCTIONS = {
     **{name: name for name in ("amax", "argmax")},
 }
 """Operation along axes -> the operator."""
-_WHOLE = ("native_layer_norm", "native_group_norm")
+_WHOLE = (
+    *("native_layer_norm", "native_group_norm", "mish_backward"),
+    "_nnpack_spatial_convolution",
+)
 """Operations that torch would take apart, and that are one kernel of a card."""
 _IN_PLACE = (
     *(name for name in _OF_ONE if name not in ("silu", "gelu")),

@@ -19,13 +19,26 @@ it says on a card: Could not run 'npu::npu_twice' with arguments from the 'CPU' 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from npusim.torch import accelerator, aten, attention, autocast, formats, npu, pinned, shapes
+from npusim.torch import (
+    accelerator,
+    aten,
+    attention,
+    autocast,
+    distances,
+    formats,
+    logits,
+    npu,
+    pinned,
+    shapes,
+    sparse_tensors,
+)
 from npusim.torch.calls import noted
 from npusim.torch.clock import launched_by
 from npusim.torch.fallback import HostOp, fallback, on_host
@@ -57,6 +70,7 @@ def register() -> None:
     _setup_privateuseone_for_python_backend("npu", backend_module=npu)
     _register_fallback()
     _register_kernels()
+    sparse_tensors.register()
     _patch_torch()
     _libraries.append(torch.library.Library("npu", "DEF"))
 
@@ -96,13 +110,23 @@ def _register_fallback() -> None:
 def _register_kernels() -> None:
     library = torch.library.Library("aten", "IMPL")
     _libraries.append(library)
-    for name, kernel in {**KERNELS, **attention.KERNELS, **aten.kernels()}.items():
+    for name, kernel in {
+        **KERNELS,
+        **attention.KERNELS,
+        **logits.KERNELS,
+        **distances.KERNELS,
+        **aten.kernels(),
+    }.items():
         full = _full("aten", name)
         library.impl(name, noted(full, launched_by(full, kernel)), KEY)
-    for name, kernel in attention.AUTOGRAD.items():
+    above = {**attention.AUTOGRAD, **logits.AUTOGRAD, **distances.KERNELS}
+    for name, kernel in above.items():
         library.impl(name, kernel, "AutogradPrivateUse1")
-    for key in ("CPU", KEY):
-        library.impl("_has_compatible_shallow_copy_type", _is_exchangeable, key)
+    with warnings.catch_warnings():
+        # Torch warns that this operation has a kernel for every device, which is the reason.
+        warnings.filterwarnings("ignore", "Warning only once for all operators", UserWarning)
+        for key in ("CPU", KEY):
+            library.impl("_has_compatible_shallow_copy_type", _is_exchangeable, key)
     for name, host_op in _functions():
         library.impl(name, noted(host_op.name, host_op), KEY)
     for name, kernel in autocast.KERNELS.items():

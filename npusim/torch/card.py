@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from npusim.ascendc import SourceLaunch
 from npusim.devices.schema import DeviceSpec
@@ -23,6 +23,7 @@ from npusim.torch.clock import clock
 from npusim.torch.works.work import Work, operator_of
 
 __all__ = [
+    "Said",
     "again",
     "caches",
     "computes_values",
@@ -39,6 +40,16 @@ __all__ = [
     "run",
     "spec",
 ]
+
+
+class Said(NamedTuple):
+    """What a call says of the launch that it becomes."""
+
+    shapes: Hashable
+    """Of its arguments, and types, strides and attributes."""
+    values: tuple[bytes, ...] = ()
+    """Of those on which the operator's kernel depends."""
+
 
 COLD = Found()
 """Nothing of the inputs is in the L2, nor of the kernel in the instruction caches."""
@@ -191,19 +202,29 @@ def is_repeatable() -> bool:
     return bool(_inserted) and _inserted[0][2] and _inserted[0][3] is None
 
 
-def prepared_again(op: str, key: Hashable, arguments: Mapping[str, object]) -> Prepared | None:
+def prepared_again(op: str, key: Said, arguments: Mapping[str, object]) -> Prepared | None:
     """What calls of an operator have in common that may have run on the card before.
 
-    *key* is all that *arguments* say but for the values of arrays, on which neither the operator's
-    check nor its kernel may depend. None where the call cannot be prepared, and where kernels find
-    what others have left.
+    *key* is all that *arguments* say but for values on which the kernel does not depend. None where
+    the call cannot be prepared, and where kernels find what others have left. What the kernel of
+    the first values does is checked; that of others differs in where it goes.
     """
     if not is_repeatable():
         return None
     chip = spec()
-    again: Prepared | None = CACHE.get(
-        ("again", op, _inserted[0][1], key),
-        lambda: prepared(op, chip, dict(arguments)),
-        lambda made: made.nbytes if made else 0,
-    )
+
+    def make(is_checked: bool) -> Prepared | None:
+        return prepared(op, chip, dict(arguments), is_checked)
+
+    of_shapes = "again", op, _inserted[0][1], key.shapes
+    first: tuple[tuple[bytes, ...], Prepared | None]
+    first = CACHE.get(of_shapes, lambda: (key.values, make(True)), lambda x: _prepared_bytes(x[1]))
+    if first[1] is None or first[0] == key.values:
+        return first[1]
+    again: Prepared | None
+    again = CACHE.get((*of_shapes, key.values), lambda: make(False), _prepared_bytes)
     return again
+
+
+def _prepared_bytes(made: Prepared | None) -> int:
+    return made.nbytes if made else 0

@@ -17,19 +17,7 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch.utils._pytree import tree_leaves
 
-from npusim.torch import (
-    card,
-    distances,
-    generator,
-    half_lists,
-    half_types,
-    host,
-    known,
-    layer_norm,
-    numbering,
-    shapes,
-    timed,
-)
+from npusim.torch import card, half_types, host, known, layer_norm, numbering, shapes, timed
 from npusim.torch.clock import clock
 from npusim.torch.errors import invalid_device, mixed_devices, not_modelled
 from npusim.torch.host import indices
@@ -49,6 +37,12 @@ CPU_INDICES = frozenset(
 )
 """Operations that take indices from the host next to npu tensors."""
 
+WITH_HOST = frozenset(
+    f"aten::_foreach_{name}" for name in ("copy_", "addcdiv", "addcdiv_", "addcmul", "addcmul_")
+)
+"""Operations on lists, of whose tensors some may lie on the host: torch takes them one by one, and
+a tensor of factors is one of the host."""
+
 NO_KERNELS = frozenset(
     f"aten::{name}"
     for name in (
@@ -62,8 +56,6 @@ FILLS = frozenset(f"aten::{name}_" for name in ("fill", "zero", "random", "arang
 """Operations in place that leave nothing of what was there."""
 UNKNOWN = object()
 """In place of a result that depends on values which are not known."""
-
-INTEGERS = frozenset({torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64})
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -107,7 +99,17 @@ def _lay(tensor: torch.Tensor) -> tuple[object, ...]:
 class HostOp:
     """One torch operation, and how to run it on the host for npu tensors."""
 
-    __slots__ = ("is_kernel", "is_mutable", "mixes", "name", "op", "outs", "run", "tensors")
+    __slots__ = (
+        "is_kernel",
+        "is_mutable",
+        "mixes",
+        "name",
+        "op",
+        "outs",
+        "run",
+        "takes_host",
+        "tensors",
+    )
 
     def __init__(self, op: torch._ops.OpOverload, run: Callable[..., object] | None = None) -> None:
         schema = op._schema
@@ -121,10 +123,10 @@ class HostOp:
         """Places of arguments that are tensors."""
         self.is_mutable = schema.is_mutable
         self.mixes = schema.name in CPU_INDICES
+        self.takes_host = schema.name in WITH_HOST
         self.is_kernel = schema.name not in NO_KERNELS and not _is_view(schema)
-        chosen = run or STAND_INS.get(self.name) or half_lists.run_of(op) or half_types.run_of(op)
-        draws = torch.Tag.nondeterministic_seeded in op.tags
-        self.run = generator.drawing(chosen) if draws else chosen
+        chosen = run or STAND_INS.get(self.name) or half_types.run_of(op)
+        self.run = indices.taking_int32(schema, chosen)
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         if not card.computes_values():
@@ -147,7 +149,8 @@ class HostOp:
         down = call.down
         low = [arg if type(arg) in PLAIN else down(arg) for arg in args]
         named = {key: arg if type(arg) in PLAIN else down(arg) for key, arg in kwargs.items()}
-        if call.has_host and call.lent and not (self.mixes and _only_indices(args)):
+        has_only_indices = self.mixes and _only_indices(args, self.is_mutable)
+        if call.has_host and call.lent and not (self.takes_host or has_only_indices):
             raise mixed_devices(self.name)
         run = self.run
         if any(type(low[place]) in NUMBERS for place in self.tensors if place < len(low)):
@@ -155,8 +158,11 @@ class HostOp:
             # number on: the overload for numbers computes what it would have.
             run = self.op.overloadpacket
         try:
-            result = self._run(run, call, low, named)
-        except NotImplementedError as error:
+            if self.is_mutable:
+                result = self._run_mutable(run, call, low, named)
+            else:
+                result = run(*low, **named)
+        except RuntimeError as error:
             if half_types.is_lacking(error) and not self.is_mutable:
                 result = half_types.in_float32(run, low, named)
             elif not str(error).startswith("Could not run"):
@@ -228,23 +234,6 @@ class HostOp:
         self._passed(args, kwargs, found, self.is_kernel and is_work and not _on_host)
         return found
 
-    def _run(
-        self,
-        run: Callable[..., object],
-        call: _Call,
-        low: list[object],
-        named: dict[str, object],
-    ) -> object:
-        try:
-            return (
-                self._run_mutable(run, call, low, named) if self.is_mutable else run(*low, **named)
-            )
-        except RuntimeError as error:
-            if not indices.is_lacking(error):
-                raise
-        low, named = indices.as_int64(self.op._schema, low, named)
-        return self._run_mutable(run, call, low, named) if self.is_mutable else run(*low, **named)
-
     def _run_mutable(
         self,
         run: Callable[..., object],
@@ -304,8 +293,9 @@ class _Call:
                 return lent.npu
             if value.device != CPU:
                 return value
-            if value.layout is not torch.strided:
-                raise not_modelled(self.op.name, f"give a tensor of layout {value.layout}")
+            if value.layout is not torch.strided or value.is_quantized:
+                kind = value.dtype if value.is_quantized else f"layout {value.layout}"
+                raise not_modelled(self.op.name, f"give a tensor of {kind}")
             return to_npu(value)
         if isinstance(value, list | tuple):
             return type(value)([self.up(part) for part in value])
@@ -386,24 +376,20 @@ def _is_view(schema: torch.FunctionSchema) -> bool:
     )
 
 
-def _only_indices(args: tuple[object, ...]) -> bool:
-    """Whether all but the second argument, a list of indices, is on npu or a number."""
-    tensors = (arg for arg in args if isinstance(arg, torch.Tensor))
+def _only_indices(args: tuple[object, ...], is_mutable: bool) -> bool:
+    """Whether all but the second argument, a list of indices, is on npu or a number; or, of what
+    writes to the first one, none is on npu."""
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    if is_mutable and not any(tensor.is_npu for tensor in tensors):
+        return True
     return all(tensor.is_npu or tensor.dim() == 0 for tensor in tensors)
 
 
-def _draw_normal(tensor: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
-    """`normal_`, also for integers, which the CPU does not support: drawn in float32, cut off."""
-    if tensor.dtype not in INTEGERS:
-        return tensor.normal_(*args, **kwargs)
-    drawn = torch.empty(tensor.shape, dtype=torch.float32).normal_(*args, **kwargs)
-    return tensor.copy_(drawn)
-
-
 def _count(x: torch.Tensor, bins: int = 100, low: float = 0, high: float = 0) -> torch.Tensor:
-    """`histc`, also of whole numbers, which a card counts (ops-math, histogram_v2)."""
-    is_whole = x.dtype in INTEGERS
-    return torch.histc(x.double() if is_whole else x, bins, low, high).to(x.dtype)
+    """`histc`, also of whole numbers and half types, which a card counts in int32 (ops-math,
+    histogram_v2)."""
+    wide = x if x.dtype in (torch.float32, torch.float64) else x.double()
+    return torch.histc(wide, bins, low, high).to(x.dtype)
 
 
 def _add_relu(
@@ -422,8 +408,6 @@ def _add_relu_(x: torch.Tensor, other: torch.Tensor, alpha: float = 1) -> torch.
 STAND_INS: dict[str, Callable[..., object]] = {
     **{f"aten._add_relu.{kind}": _add_relu for kind in ("Tensor", "Scalar", "out")},
     **{f"aten._add_relu_.{kind}": _add_relu_ for kind in ("Tensor", "Scalar")},
-    "aten.normal_.default": _draw_normal,
-    "aten._cdist_backward.default": distances.backward,
     "aten.histc.default": _count,
     "aten.native_layer_norm.default": layer_norm.forward,
     "aten.native_layer_norm_backward.default": layer_norm.backward,

@@ -189,6 +189,11 @@ _captures: list[Capture] = []
 """The capture under way, if there is one."""
 
 
+def is_captured() -> bool:
+    """Whether a graph is captured just now."""
+    return bool(_captures)
+
+
 @contextlib.contextmanager
 def replay(generators: Iterable[CardGenerator]) -> Iterator[None]:
     """Replay a graph that draws from *generators*: it draws anew, from where they stand."""
@@ -210,8 +215,18 @@ default_generators = (CardGenerator(),)
 """Those of all cards, of which there is one."""
 
 
-def drawing(run: Callable[..., Any]) -> Callable[..., Any]:
-    """*run* of an operation of the host, which draws from a generator of the card."""
+def normal(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """`normal_`, also for integers, which the CPU does not support: drawn in float32, cut off."""
+    if tensor.is_floating_point() or tensor.is_complex():
+        return tensor.normal_(*args, **kwargs)
+    drawn = torch.empty(tensor.shape, dtype=torch.float32).normal_(*args, **kwargs)
+    return tensor.copy_(drawn)
+
+
+def drawing(op: torch._ops.OpOverload, run: Callable[..., Any]) -> Callable[..., Any]:
+    """*run* of *op* on the host, which draws from a generator of the card if it draws at all."""
+    if torch.Tag.nondeterministic_seeded not in op.tags:
+        return run
 
     def draw(*args: Any, **kwargs: Any) -> Any:
         given = [x for x in (*args, *kwargs.values()) if isinstance(x, torch._C.Generator)]

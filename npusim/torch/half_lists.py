@@ -1,7 +1,8 @@
 """Operations on lists of float16 and bfloat16 as the kernels of a card round them.
 
 bfloat16 is computed in float32 and rounded once. Most kernels do so with float16 too, but some
-compute in float16 itself and round each step (ops-nn@e5c3fa9, foreach/*/op_kernel).
+compute in float16 itself and round each step (ops-nn@e5c3fa9, foreach/*/op_kernel). Which of them
+round a product before it is added is that of op-plugin's tests (517f2e7, test_foreach_*).
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ Tensors = Sequence[torch.Tensor]
 
 
 IN_FLOAT16: dict[str, Callable[..., torch.Tensor]] = {
-    "_foreach_add.List": lambda x, other, alpha=1: x + other * alpha,
     "_foreach_sub.List": lambda x, other, alpha=1: x - other * alpha,
     "_foreach_addcdiv.ScalarList": lambda x, a, b, value: x + a / b * value,
     "_foreach_addcdiv.Tensor": lambda x, a, b, value: x + a / b * value,
+    "_foreach_addcmul.ScalarList": lambda x, a, b, value: x + a * b * value,
     "_foreach_addcmul.Tensor": lambda x, a, b, value: x + a * b * value,
 }
 """Operation -> what its kernel makes of the tensors at one place of lists of float16."""
 WITH_FACTORS = (
     *IN_FLOAT16,
-    *("_foreach_addcdiv.Scalar", "_foreach_addcmul.Scalar", "_foreach_addcmul.ScalarList"),
+    *("_foreach_add.List", "_foreach_addcdiv.Scalar", "_foreach_addcmul.Scalar"),
 )
 """Operations that compute more than one step."""
 

@@ -11,12 +11,16 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
+
+from npusim.torch import distances, generator, half_lists
 
 __all__ = ["in_float32", "is_lacking", "run_of"]
 
 HALF = (torch.float16, torch.bfloat16)
-_LACKING = re.compile(r"\" not implemented for '(Half|BFloat16)'$")
+_LACKING = re.compile(
+    r"\" not implemented for '(Half|BFloat16)'$|Low precision dtypes not supported. Got (Half|BFl)"
+)
 WIDE = frozenset(
     f"aten::{name}{backward}"
     for backward in ("", "_backward")
@@ -26,9 +30,12 @@ WIDE = frozenset(
         *("index_add_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_"),
         *("_index_put_impl", "_index_put_impl_", "embedding_dense", "logit", "mse_loss"),
         *("upsample_linear1d", "upsample_trilinear3d", "upsample_bicubic2d"),
-        *("_adaptive_avg_pool3d",),
+        *("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "avg_pool2d", "avg_pool3d"),
+        *("index_reduce", "index_reduce_", "put", "put_", "unfold_backward"),
+        *("_embedding_bag_backward", "_embedding_bag_dense"),
         *("slow_conv_transpose2d", "slow_conv_transpose3d", "slow_conv_dilated2d"),
         *("slow_conv_dilated3d", "slow_conv3d_forward", "_slow_conv2d_forward", "_slow_conv2d"),
+        *("nll_loss_forward", "nll_loss2d_forward", "nll_loss", "nll_loss2d"),
     )
 )
 """Operations that the CPU computes in half types, steps and all."""
@@ -45,15 +52,37 @@ UPDATED = {"aten::native_batch_norm": (3, 4)}
 Run = Callable[..., Any]
 
 
+OWN: dict[str, Run] = {
+    "aten.normal_.default": generator.normal,
+    "aten._cdist_backward.default": distances.backward,
+}
+"""Operation -> what runs it by a rule of the card's."""
+
+
 def run_of(op: torch._ops.OpOverload) -> Run:
     """What runs *op* on the host."""
+    return generator.drawing(op, OWN.get(str(op)) or half_lists.run_of(op) or _run_of(op))
+
+
+def _run_of(op: torch._ops.OpOverload) -> Run:
     name = op._schema.name
     if name in LIKE and not op._schema.is_mutable:
         return partial(_alike, op, name)
     if name not in WIDE and name not in LIKE:
         found: Run = op
         return found
-    return lambda *args, **kwargs: in_float32(op, args, kwargs)
+
+    def run(*args: object, **kwargs: object) -> Any:
+        floats = [x for x in tree_leaves((args, kwargs)) if _is_real(x)]
+        # Next to a wider type torch promotes.
+        is_half = all(x.dtype in HALF for x in floats)
+        return in_float32(op, args, kwargs) if is_half else op(*args, **kwargs)
+
+    return run
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def _alike(op: Run, name: str, *args: object, **kwargs: object) -> Any:
@@ -81,7 +110,7 @@ def _as(result: object, operand: object) -> object:
     return result.to(operand.dtype) if both else result  # type: ignore[attr-defined]
 
 
-def is_lacking(error: NotImplementedError) -> bool:
+def is_lacking(error: RuntimeError) -> bool:
     """Whether *error* says that the CPU has an operation, but not for a half type."""
     return _LACKING.search(str(error)) is not None
 

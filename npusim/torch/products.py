@@ -25,7 +25,8 @@ import torch
 
 from npusim.torch import card, formats
 from npusim.torch.fallback import HostOp, is_on_host
-from npusim.torch.kernels import Given, Repeats, launch, launched, takes
+from npusim.torch.kernels import Given, launch, launched, takes
+from npusim.torch.repeats import Repeats
 from npusim.torch.views import cast, contiguous, is_plain
 
 __all__ = ["kernels"]

@@ -1,7 +1,7 @@
 """Views, copies, and storages of npu tensors: what the fallback cannot do by relabelling.
 
 A view must share the storage of its base, not only the memory, so that autograd and `.data =` see
-one tensor. `aten.alias` does that in C++ for every device, and `as_strided_` only writes geometry.
+one tensor.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from npusim.torch.clock import clock
 from npusim.torch.errors import invalid_device
 from npusim.torch.fallback import is_on_host
 from npusim.torch.relabel import to_host, to_npu
+from npusim.torch.repeats import Repeats
 from npusim.torch.views import cast, copied
 
 __all__ = ["KERNELS", "new_storage"]
@@ -63,23 +64,17 @@ def _order(memory_format: torch.memory_format | None) -> torch.memory_format:
     return torch.contiguous_format if memory_format is None else memory_format
 
 
-def _as_strided(
-    tensor: torch.Tensor, size: object, stride: object, storage_offset: int | None = None
-) -> torch.Tensor:
-    offset = tensor.storage_offset() if storage_offset is None else storage_offset
-    return aten.as_strided_(aten.alias(tensor), size, stride, offset)
+def _view(op: torch._ops.OpOverload) -> Callable[..., torch.Tensor]:
+    """The kernel of a view: the CPU's looks at geometry alone, and keeps storage and device."""
 
-
-def _view_by_meta(op: torch._ops.OpOverload) -> Callable[..., torch.Tensor]:
-    """The kernel of a view whose geometry a meta tensor finds."""
-
-    def view(tensor: torch.Tensor, *args: object) -> torch.Tensor:
-        meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-        seen = op(meta, *args)
-        offset = tensor.storage_offset() + seen.storage_offset()
-        return _as_strided(tensor, seen.shape, seen.stride(), offset)
+    def view(*args: object) -> torch.Tensor:
+        found: torch.Tensor = op.redispatch(_CPU, *args)
+        return found
 
     return view
+
+
+_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 
 
 def _copy_from(
@@ -145,7 +140,8 @@ def _to_copy(
     if is_there:
         _check(device)
     is_kernel = is_there and tensor.is_npu and tensor.numel() > 0 and not is_on_host()
-    found = _converted(tensor, dtype, memory_format) if is_kernel else None
+    given = tensor, dtype, memory_format
+    found = _conversions.run(_converted, given) if is_kernel else None
     if found is not None and (card.computes_values() or not known.is_known(tensor)):
         return found
     is_timed = found is not None
@@ -186,6 +182,9 @@ def _is_decided(tensor: torch.Tensor) -> bool:
     if tensor.is_npu:
         return known.is_known(tensor)
     return known.may_be_known(tensor.shape, tensor.dtype)
+
+
+_conversions = Repeats()
 
 
 def _converted(tensor: torch.Tensor, dtype: object, memory_format: object) -> torch.Tensor | None:
@@ -256,14 +255,23 @@ def _passed(op: torch._ops.OpOverload, args: tuple[Any, ...], found: object) -> 
         clock.host(str(op), not is_on_host())
 
 
+def _fit_together(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether `.data =` takes one in the place of the other, of the host or of the card: so that
+    `Module.to` leaves parameters what they are (Ascend/pytorch@9e73e70,
+    csrc/aten/ops/HasCompatibleShallowCopyType.cpp)."""
+    return all(x.layout is torch.strided and x.device.type in ("cpu", "npu")
+               for x in (first, second))  # fmt: skip
+
+
 KERNELS: dict[str, Callable[..., object]] = {
+    "_has_compatible_shallow_copy_type": _fit_together,
     "empty.memory_format": _empty,
     "empty_strided": _empty_strided,
     "_to_copy": _to_copy,
-    "as_strided": _as_strided,
-    "_reshape_alias": _as_strided,
-    "view": _view_by_meta(aten.view.default),
-    "unfold": _view_by_meta(aten.unfold.default),
+    **{
+        name: _view(getattr(aten, name).default)
+        for name in ("as_strided", "_reshape_alias", "view", "unfold")
+    },
     "_copy_from": _copy_from,
     "_copy_from_and_resize": _copy_from_and_resize,
     "resize_": _resize,

@@ -6,7 +6,7 @@ one instruction to the next, the rows are an axis of one array, and one call com
 There are two kinds:
 
 * micro-ops that accumulate row after row by sum, maximum or minimum: numpy reduces along the axis,
-in the same order;
+  in the same order;
 * micro-ops that write results where no other one of the run reads or writes.
 
 A row that is halved repeatedly by the maximum or minimum of its two halves is evaluated only when

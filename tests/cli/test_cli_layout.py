@@ -257,8 +257,8 @@ def test_wrong_words_are_refused(words: tuple[str, ...], message: str) -> None:
             "matrix, or --index for one element",
         ),
         (
-            ("129x4", "int8", "ND", "--html"),
-            "layout: the page must begin with at most 128 rows and columns, not 129 x 4; "
+            ("65537x4", "int8", "ND", "--html"),
+            "layout: the page must begin with at most 65536 rows and columns, not 65537 x 4; "
             "take a smaller matrix",
         ),
     ],

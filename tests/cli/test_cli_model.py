@@ -159,9 +159,22 @@ def test_a_sweep_writes_a_table_json_and_a_picture(path: Path, tmp_path: Path) -
 
 def test_a_sweep_of_a_model_takes_its_own_variables(path: Path) -> None:
     names = "tp, ep, dp, batch, context, prompt, quant, engine"
-    example = "write for example -a batch={1,8,64}"
+    example = "write for example --batch 1,8,64"
     for word in ("rows=3", "batch", "batch=1"):
         message = f"sweep: -a must give each of {names} once at most, not '{word}'; {example}"
         refused(2, message, "sweep", path, "-d", "A2", "-a", "batch=2", "-a", word)
-    message = f"sweep: a model must be swept by -d and -a alone, not by --template; {example}"
+    message = "sweep: a model must be swept by -d and by what npusim model takes, not by --template"
+    message = f"{message}; {example}"
     refused(2, message, "sweep", path, "-d", "A2", "--template", "all")
+
+
+def test_a_sweep_of_a_model_takes_the_options_of_one(path: Path) -> None:
+    _, braced, _ = swept(path, "-d", "A2", "-a", "tp={1,2}", "-a", "batch=4")
+    for where in (path, path.parent):
+        code, rows, _ = swept(where, "-d", "A2", "--tp", "1,2", "--batch", 4)
+        assert (code, rows) == (0, braced)
+    message = (
+        "sweep: --tp must come with the config.json of a model, not with 'matmul'; an attribute of "
+        "an operator is swept by -a 'tp={1,2}'"
+    )
+    refused(2, message, "sweep", "matmul", "-d", "A2", "--tp", "1,2")

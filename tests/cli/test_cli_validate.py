@@ -101,10 +101,8 @@ def test_a_sample_is_taken_unless_all_are_asked_for(monkeypatch: pytest.MonkeyPa
     found = json.loads(npusim_says(*words, "--json").out)
     assert (found["timed_now"], len(found["rows"])) == (2, 12)
     assert found["families"][0]["rows"] == 12
-    said = (
-        "12 rows, simulated when this npusim was made, and now a sample of 2, which take the same "
-    )
-    assert npusim_says(*words).out.startswith(f"{said}time; --all simulates all now\n\nfamily ")
+    said = "12 rows with stored times; 2 of them simulated again, with the same times"
+    assert npusim_says(*words).out.startswith(f"{said}; --all simulates every row\n\nfamily ")
 
     found = json.loads(npusim_says(*words, "--json", "--all").out)
     assert (found["timed_now"], len(found["rows"])) == (12, 12)
@@ -118,7 +116,7 @@ def test_a_sample_that_takes_another_time_than_before_says_so(
     monkeypatch.setattr("npusim.validation.samples.MOST_ROWS", 2)
     code, out, _ = npusim_says("validate", "-f", "cast_a3", "-j", "1")
     assert code == 0
-    assert "and now a sample of 2, 2 of which take another time; --all" in out
+    assert "; 2 of them simulated again, 2 of them with another time; --all" in out
 
 
 def test_of_a_custom_file_every_row_is_taken(csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -315,6 +315,22 @@ CASES = [
         {"atten_mask": TensorSpec((2048, 2048), "uint8"), "sparse_mode": 3, "scale": 0.25},
     ),
     Case(
+        "npu_moe_init_routing", "two_tokens",
+        (TensorSpec((2, 32), "float16"), np.array([[0, 2], [1, 3]], np.int32),
+         np.array([[1, 0], [0, 1]], np.int32), 2), (A2,), cores=1,
+    ),
+    Case(
+        "npu_moe_compute_expert_tokens", "three_of_four_experts",
+        (np.array([0, 0, 1, 3], np.int32), 4), (A2,), cores=1,
+    ),
+    Case(
+        "npu_kv_rmsnorm_rope_cache", "pages",
+        (TensorSpec((2, 1, 1, 576), "bfloat16"), TensorSpec((512,), "bfloat16"),
+         *[TensorSpec((2, 1, 1, 64), "bfloat16")] * 2, np.array([3, 5]),
+         TensorSpec((1, 16, 1, 64), "bfloat16"), TensorSpec((1, 16, 1, 512), "bfloat16")), (A2,),
+        {"cache_mode": "PA"}, cores=1,
+    ),
+    Case(
         "npu_fusion_attention_grad", "causal",
         (*[TensorSpec((1, 1, 20, 16), "bfloat16")] * 4, 1, "BNSD"), (A2,),
         {"atten_mask": TensorSpec((2048, 2048), "uint8"), "sparse_mode": 3, "scale_value": 0.25,

@@ -11,7 +11,7 @@ import pytest
 
 from npusim import Code, OpError, TensorSpec, devices, ops, run
 from npusim.ops._oracle import Given
-from npusim.ops.npu_fusion_attention_grad.tiles import schedule
+from npusim.ops.npu_fusion_attention_grad.tiles import has_fractals, schedule
 
 BF16 = ml_dtypes.bfloat16
 STENCIL = np.triu(np.ones((2048, 2048), np.uint8), 1)
@@ -136,6 +136,41 @@ def test_stencils_hide_by_mode(mode: int, bounds: Any, tokens: int, keys: int) -
     made = run("npu_fusion_attention_grad", device="Atlas A2", **given)
     close(made, exact(tensors, 0.125, hidden))
     is_as_the_oracle_says(made, given)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "keys", "mode"), [(48, 80, 2), (48, 16, 2), (160, 592, 3), (544, 560, 4)]
+)
+def test_intermediate_matrices_may_lie_in_fractals(tokens: int, keys: int, mode: int) -> None:
+    lengths = dict(zip(NAMES, (tokens, keys, keys, tokens), strict=True))
+    tensors = {name: heads(seed, 1, 1, n, 16) for seed, (name, n) in enumerate(lengths.items())}
+    more: dict[str, Any] = {"atten_mask": STENCIL, "sparse_mode": mode}
+    away = np.arange(keys) - np.arange(tokens)[:, None] - (0 if mode == 2 else keys - tokens)
+    hidden = away > 0
+    if mode == 4:
+        more |= {"pre_tockens": 30, "next_tockens": 11}
+        hidden = (away > 11) | (away < -30)
+    given = arguments(tensors, 1, "BNSD", **more)
+    operator = ops.load("npu_fusion_attention_grad")
+    problem: Any = operator.check(devices.load("Atlas A2"), **given)
+    assert has_fractals(problem.attention)
+    made = run("npu_fusion_attention_grad", device="Atlas A2", **given)
+    close(made, exact(tensors, 0.125, hidden))
+    is_as_the_oracle_says(made, given)
+
+
+@pytest.mark.parametrize(("tokens", "keys", "dtype", "expected"), [
+    (1024, 1024, "bfloat16", True), (1024, 1024, "float16", False), (512, 480, "bfloat16", True),
+    (1024, 1032, "bfloat16", False), (384, 384, "bfloat16", False),
+])  # fmt: skip
+def test_the_choice_of_fractals(tokens: int, keys: int, dtype: str, expected: bool) -> None:
+    given = specs(tokens, 1, 128, atten_mask=TensorSpec((2048, 2048), "uint8"), sparse_mode=2)
+    given |= {
+        name: TensorSpec((1, 1, tokens, 128), dtype) for name in ("query", "dy", "attention_in")
+    }
+    given |= {name: TensorSpec((1, 1, keys, 128), dtype) for name in ("key", "value")}
+    problem: Any = ops.load("npu_fusion_attention_grad").check(devices.load("Atlas A2"), **given)
+    assert has_fractals(problem.attention) is expected
 
 
 def test_tokens_without_a_key_have_no_gradient() -> None:

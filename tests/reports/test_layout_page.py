@@ -29,7 +29,7 @@ NODE = shutil.which("node")
 A2 = devices.load("Atlas A2")
 START = Placement(20, 40, INT8, "FRACTAL_NZ")
 PAGE = page(START, A2)
-SCRIPTS = ("map", "draw", "mmad", "page")
+SCRIPTS = ("link", "map", "draw", "mmad", "page")
 needs_node = pytest.mark.skipif(NODE is None, reason="node, which runs the page's code, is missing")
 
 
@@ -203,7 +203,7 @@ def test_a_chip_that_cannot_turn_rows_says_so() -> None:
 
 
 def test_the_page_asks_nobody_for_anything() -> None:
-    bare = re.sub(r"'sha256-[^']*'", "", PAGE)
+    bare = re.sub(r"""'sha256-[^']*'|id="words">[^<]*<""", "", PAGE)
     assert not re.search(r"https?:|//[a-z]|\bsrc=|\bimport\b|\bfetch\b|url\(", bare)
     assert "default-src 'none'" in PAGE
     assert "/*{" not in PAGE
@@ -219,11 +219,11 @@ def test_no_name_can_end_the_data() -> None:
 
 def test_a_page_begins_with_what_it_can_draw() -> None:
     message = (
-        "layout: the page must begin with at most 128 rows and columns, not 4 x 129; "
+        "layout: the page must begin with at most 65536 rows and columns, not 4 x 65537; "
         "take a smaller matrix"
     )
     with pytest.raises(ValueError, match=f"^{message}$"):
-        page(Placement(4, 129, INT8), A2)
+        page(Placement(4, 65537, INT8), A2)
 
 
 @needs_node
@@ -278,8 +278,34 @@ def test_the_page_answers_as_in_a_browser() -> None:
     assert wrong == f"(1, 0) is wanted, and ({found[40] // 40}, {found[40] % 40}) is there"
     assert beside == f"(1, 1) is wanted, and ({found[41] // 40}, {found[41] % 40}) is there"
     assert odd == ["", True]
-    assert none == "rows must be a whole number from 1 to 128"
+    assert none == "rows must be a whole number from 1 to 65536"
     assert sums == "L0C holds float32, int32, not int4"
+
+
+@needs_node
+def test_a_window_of_a_large_matrix_has_its_bytes() -> None:
+    rows, columns, at = 5120, 25600, (1234, 5678)
+    begin = f"el('rows').value = {rows}; el('columns').value = {columns};"
+    begin += " el('row').value = 1170; el('column').value = 5650; el('choice').hear('input');"
+    steps = (
+        f"{begin} [el('row').value, el('column').value, el('seen').textContent]",
+        f"choose({at[0]} - 1168, {at[1]} - 5632); el('told').textContent",
+        "const g = memory_grid(state.now.right); [g.left(0), g.left(16)]",
+        "el('wrong-intro').textContent",
+    )
+    (row, column, seen), told, lines, wrong = page_says(*steps, scripts=SCRIPTS)
+    assert (row, column) == (1168, 5632)
+    assert seen == "rows 1168 to 1295 of 5120, columns 5632 to 5759 of 25600"
+    whole = Placement(rows, columns, INT8, "FRACTAL_NZ")
+    place, flat = whole.where(*at), Placement(rows, columns, INT8, "ND").where(*at)
+    assert f"ND: element {flat.element}, byte {flat.byte}   |" in told
+    assert told.endswith(f"FRACTAL_NZ: element {place.element}, byte {place.byte}, fractal 56717")
+    # Two fractals stand next to each other: below the first one lies the third one.
+    assert lines == [str(whole.where(1168 + down, 5632).byte) for down in (0, 32)]
+    assert wrong == (
+        "A kernel takes a matrix that lies as ND for FRACTAL_NZ: 16384 of 16384 elements here are "
+        "not the ones it wants."
+    )
 
 
 @needs_node
@@ -297,7 +323,7 @@ def test_bursts_are_counted_from_the_first_to_the_last() -> None:
 def test_layouts_are_offered_by_their_names() -> None:
     (names,) = page_says("el('right').children.map((option) => option.value)", scripts=SCRIPTS)
     assert names == ["ND", "FRACTAL_NZ", "Zz", "Zn", "NC1HWC0", "L0C"]
-    assert "capital says how\nfractals follow each other, the small letter" in PAGE
+    assert "the capital is for the order of\nfractals, and the small letter for the order" in PAGE
 
 
 @needs_node
@@ -584,6 +610,24 @@ def test_a_browser_shows_the_page_without_a_complaint(tmp_path: Path) -> None:
             text("#right-caption")
         )
         assert browser.requests == [path.as_uri()]
+        assert browser.complaints == []
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
+def test_the_page_is_in_chinese_too(tmp_path: Path) -> None:
+    path = tmp_path / "layout.html"
+    path.write_text(PAGE, encoding="utf-8")
+    with Browser(tmp_path / "profile") as browser:
+        browser.open(path)
+        browser.evaluate("spoken.then(() => words.button.click())")
+        browser.evaluate("new Promise((done) => setTimeout(done, 200))")
+        seen = browser.evaluate("document.body.innerText")
+        assert "矩阵与内存" in seen
+        assert re.search(r"ND：元素 0，字节 0 \| FRACTAL_NZ：元素 0", seen)
+        assert "C 的分形 0（L0C 的字节 0） += A 的分形 0" in seen
+        left = re.findall(r"[a-z]{3,} [a-z]{3,}", seen)
+        assert left == []
+        assert "lang=zh" in browser.evaluate("location.hash")
         assert browser.complaints == []
 
 

@@ -113,5 +113,5 @@ def test_a_critical_path_begins_with_what_takes_longest(run: npusim.Run) -> None
     assert first == f"critical path of {path.us:.2f} us, {len(path.steps)} steps"
     assert longest == (
         f"  {part.us:9.2f} us {part.share:6.1%}  nd2nz on mte2 of aic, {part.micro_ops} micro-ops, "
-        "mostly turning rows into fractals"
+        "mostly ND-to-NZ conversion"
     )

@@ -112,13 +112,20 @@ def test_a_transposed_array_is_described_as_its_spec() -> None:
             "simulate; the closest one that is: npu_moe_finalize_routing",
         ),
         (
-            "npu_ciou",
-            "npu_ciou, which torch_npu has and npusim does not simulate; npusim ops lists them all",
+            "npu_conv3d",
+            "npu_conv3d, which torch_npu has and npusim does not simulate; npusim ops lists them "
+            "all",
         ),
         (
             "npu_mm_all_reduce",
-            "'npu_mm_all_reduce'; torch_npu has npu_mm_all_reduce_base, which npusim does not "
-            "simulate",
+            "'npu_mm_all_reduce'; torch_npu has npu_mm_all_reduce_base, which npusim has under "
+            "PyTorch alone; call it in a script and run torchrun --nproc-per-node 2 -m "
+            "npusim.torch SCRIPT.py",
+        ),
+        (
+            "npu_silu",
+            "npu_silu, which npusim has under PyTorch alone; call it in a script and run python "
+            "-m npusim.torch SCRIPT.py",
         ),
         ("Qwen3-32B", "'Qwen3-32B'; for a model run npusim model with its config.json"),
         ("topk", "'topk', which is no operator of torch_npu either; npusim ops lists them all"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -405,6 +406,22 @@ def test_latent_keys_are_normed_and_rotated_into_their_caches(mode: str) -> None
             at = place + token % size if by_block else place
             at += batch * 30 if mode == "Norm" else 0
             assert torch.equal(stored[at], rows[row]), (row, at)
+
+
+def test_latent_keys_are_one_kernel_where_it_takes_them() -> None:
+    kind = torch.bfloat16
+    kv, gamma, line = half(4, 1, 1, 576, dtype=kind), half(512, dtype=kind), half(4, 1, 1, 64)
+    given = [x.npu() for x in (kv, gamma, line.to(kind), line.to(kind), torch.arange(4) * 3)]
+    caches = [torch.zeros(2, 16, 1, n, dtype=kind).npu() for n in (64, 512)]
+    run = partial(torch_npu.npu_kv_rmsnorm_rope_cache, *given, *caches, cache_mode="PA")
+    found, kernels = recorded(run)
+    assert kernels == ["npu_kv_rmsnorm_rope_cache"]
+    assert [x.data_ptr() for x in found[:2]] == [x.data_ptr() for x in caches]
+    assert [x.shape for x in found[2:]] == [(4, 1, 1, 64), (4, 1, 1, 512)]
+    close(caches[1].reshape(32, 512)[0:12:3], norm(kv[..., :512], gamma).reshape(4, 512), 2**-6)
+    assert not caches[1].reshape(32, 512)[1].any()
+    _, kernels = recorded(partial(run, is_output_kv=True))
+    assert kernels == ["npu_kv_rmsnorm_rope_cache"]
 
 
 def test_what_stands_before_latent_attention_is_its_parts() -> None:

@@ -386,15 +386,31 @@ def test_data_is_exchanged_between_host_and_card() -> None:
 
 def test_what_the_cpu_cannot_run_is_refused() -> None:
     message = (
-        "npusim.torch: aten._thnn_fused_lstm_cell.default must not be run on npu, since torch "
-        "has no kernel of that name for the CPU; move the tensors of what calls it with .cpu()"
+        "npusim.torch: aten.cudnn_affine_grid_generator.default must not be run on npu, since "
+        "torch has no kernel of that name for the CPU; move the tensors of what calls it with "
+        ".cpu()"
     )
-    layer, x = torch.nn.LSTM(4, 3).npu(), numbers(2, 4)
     with pytest.raises(NotImplementedError, match=exactly(message)):
-        layer(x)
-    assert layer.cpu()(x.cpu())[0].shape == (2, 3)
+        torch.cudnn_affine_grid_generator(numbers(1, 2, 3), 1, 1, 2, 2)
 
 
 def test_an_array_is_not_on_the_card() -> None:
     with pytest.raises(TypeError, match=r"^can't convert npu:0 device type tensor to numpy\."):
         numbers(2).numpy()
+
+
+def test_a_module_that_moves_has_the_parameters_that_it_had() -> None:
+    layer = torch.nn.Linear(2, 3)
+    weight, seen = layer.weight, []
+    weight.register_hook(seen.append)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
+    before = weight.detach().clone()
+    layer.npu()
+    assert layer.weight is weight
+    assert weight.device.type == "npu"
+    layer(numbers(1, 2)).sum().backward()
+    optimizer.step()
+    assert [grad.device.type for grad in seen] == ["npu"]
+    torch.testing.assert_close(weight.detach().cpu(), before - seen[0].cpu())
+    assert layer.cpu().weight is weight
+    assert weight.device.type == "cpu"

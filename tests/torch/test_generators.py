@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from simulated_card import torch
+from simulated_card import torch, torch_npu
+
+from npusim.data.errors import OpError
 
 Draw = Callable[[], torch.Tensor]
 DRAWS: dict[str, Draw] = {
@@ -123,3 +125,13 @@ def test_another_seed_in_a_capture_is_refused() -> None:
     )
     with pytest.raises(RuntimeError, match=message), torch.npu.graph(torch.npu.NPUGraph()):
         torch.npu.manual_seed(1)
+
+
+def test_a_captured_attention_drops_nothing() -> None:
+    q = torch.ones(1, 1, 16, 16, dtype=torch.float16, device="npu")
+    message = (
+        "^npu_fusion_attention: keep_prob must be 1 while a graph is captured, but is less; run "
+        r"what drops outside of the graph \[361001\]$"
+    )
+    with pytest.raises(OpError, match=message), torch.npu.graph(torch.npu.NPUGraph()):
+        torch_npu.npu_fusion_attention(q, q, q, 1, "BNSD", keep_prob=0.5)

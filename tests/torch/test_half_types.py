@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from simulated_card import torch
 
+from npusim.torch.clock import clock
+
 HALF = (torch.float16, torch.bfloat16)
 
 
@@ -96,10 +98,6 @@ def test_a_norm_of_batches_has_statistics_of_float32(dtype: Any) -> None:
 
 LISTS: dict[str, tuple[Callable[..., Any], Callable[..., np.ndarray[Any, Any]]]] = {
     # numpy rounds each step of float16.
-    "add": (
-        lambda x, a, _: torch._foreach_add(x, a, alpha=5.0),
-        lambda x, a, _: x + a * np.float16(5),
-    ),
     "sub": (
         lambda x, a, _: torch._foreach_sub(x, a, alpha=5.0),
         lambda x, a, _: x - a * np.float16(5),
@@ -107,6 +105,14 @@ LISTS: dict[str, tuple[Callable[..., Any], Callable[..., np.ndarray[Any, Any]]]]
     "addcdiv": (
         lambda x, a, b: torch._foreach_addcdiv(x, a, b, [3.0, 3.0]),
         lambda x, a, b: x + a / b * np.float16(3),
+    ),
+    "addcdiv by a tensor": (
+        lambda x, a, b: torch._foreach_addcdiv(x, a, b, torch.tensor([3.0, 3.0])),
+        lambda x, a, b: x + a / b * np.float16(3),
+    ),
+    "addcmul of a list": (
+        lambda x, a, b: torch._foreach_addcmul(x, a, b, [3.0, 3.0]),
+        lambda x, a, b: x + a * b * np.float16(3),
     ),
     "addcmul": (
         lambda x, a, b: torch._foreach_addcmul(x, a, b, value=3.0),
@@ -142,3 +148,91 @@ def test_the_largest_distance_has_a_gradient_where_it_is_rounded_down(dtype: Any
     reached = np.abs(apart) >= wide(distance)[..., None]
     assert x.grad is not None
     assert_rounded(x.grad, (np.sign(apart) * reached).sum(1), dtype)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("dtype", [*HALF, torch.float32])
+def test_a_loss_of_logits_and_its_gradient_are_rounded_once(reduction: str, dtype: Any) -> None:
+    x, target = drawn(10, 64, dtype=dtype) * 5, (drawn(10, 64, seed=1) > 0).to(dtype)
+    weight = drawn(10, 1, dtype=dtype, seed=2).abs()
+    positive = drawn(64, dtype=dtype, seed=3).abs()
+    on_card = x.npu().requires_grad_()
+    given = {"weight": weight.npu(), "pos_weight": positive.npu(), "reduction": reduction}
+    got = torch.nn.functional.binary_cross_entropy_with_logits(on_card, target.npu(), **given)
+    got.sum().backward()
+
+    logits, y, of_ones = wide(x), wide(target), wide(positive)
+    share = 1 / (1 + np.exp(-logits))
+    each = -wide(weight) * (of_ones * y * np.log(share) + (1 - y) * np.log1p(-share))
+    want = {"none": each, "mean": each.mean(), "sum": each.sum()}[reduction]
+    np.testing.assert_allclose(wide(got), want, rtol=2 * torch.finfo(dtype).eps, atol=1e-6)
+    slope = wide(weight) * ((1 - y) * share - of_ones * y * (1 - share))
+    slope = slope / x.numel() if reduction == "mean" else slope
+    assert got.dtype == dtype
+    assert on_card.grad is not None
+    np.testing.assert_allclose(wide(on_card.grad), slope, rtol=torch.finfo(dtype).eps, atol=1e-6)
+
+
+def test_a_mean_loss_of_logits_is_the_kernels_that_aclnn_launches() -> None:
+    x = drawn(10, 64).npu().requires_grad_()
+    events = clock.record()
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(x, torch.ones_like(x))
+    forward = [event.name for event in events]
+    loss.backward()
+    clock.stop(events)
+    kernels = ["OnesLike", "OnesLike", "SigmoidCrossEntropyWithLogitsV2", "mean"]
+    assert forward[-4:] == kernels
+    assert [event.name for event in events][len(forward) :][-3:] == [
+        *("OnesLike", "OnesLike", "SigmoidCrossEntropyWithLogitsGradV2")
+    ]
+
+
+@pytest.mark.parametrize("dtype", [*HALF, torch.float32])
+def test_a_row_is_no_distance_from_itself(dtype: Any) -> None:
+    x = drawn(40, 9, dtype=dtype)
+    apart = np.sqrt(((wide(x)[:, None] - wide(x)) ** 2).sum(-1))
+    on_card = x.npu().requires_grad_()
+    got = torch.cdist(on_card, x.npu())
+    assert_rounded(got, apart, dtype, 4)
+    got.sum().backward()
+    assert on_card.grad is not None
+    assert torch.isfinite(on_card.grad).all()
+
+
+SMALL = torch.zeros(3000, dtype=torch.int64)
+MANY: dict[str, Callable[[Any], Any]] = {
+    "avg_pool2d": lambda x: torch.nn.functional.avg_pool2d(x[None, None], 9, 1),
+    "take": lambda x: x.take(SMALL.to(x.device)),
+    "unfold": lambda x: x.reshape(-1).unfold(0, 500, 1),
+    "embedding_bag": lambda x: torch.nn.functional.embedding_bag(
+        SMALL.view(30, 100).to(x.device), x, mode="sum"
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("function", MANY.values(), ids=MANY)
+def test_many_gradients_of_an_element_are_summed_before_they_are_rounded(
+    function: Callable[[Any], Any], dtype: Any
+) -> None:
+    x = drawn(40, 40, dtype=dtype)
+    grads = []
+    for each in (x.double().requires_grad_(), x.npu().requires_grad_()):
+        y = function(each)
+        factor = torch.linspace(0.5, 1.5, y.numel(), dtype=torch.float64).view(y.shape).to(dtype)
+        y.backward(factor.to(y))
+        grads.append(each.grad)
+    assert_rounded(grads[1], wide(grads[0]), dtype)
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_more_are_counted_than_a_half_type_counts_one_by_one(dtype: Any) -> None:
+    x = torch.full((5000,), 0.25, dtype=dtype)
+    assert torch.histc(x.npu(), 2, 0, 1).tolist() == [torch.tensor(5000).to(dtype).item(), 0]
+
+
+def test_a_loss_of_two_types_has_the_wider_one() -> None:
+    x, target = drawn(9, 5), drawn(9, 5, dtype=torch.float32, seed=1)
+    got = torch.nn.functional.mse_loss(x.npu(), target.npu())
+    assert got.dtype == torch.float32
+    np.testing.assert_allclose(wide(got), ((wide(x) - wide(target)) ** 2).mean(), rtol=1e-6)

@@ -192,6 +192,19 @@ def test_the_best_boxes_stay() -> None:
     assert (places.tolist(), count.item()) == ([1, 2, 0], 2)
 
 
+@pytest.mark.parametrize("mode", [0, 1])
+def test_the_best_turned_boxes_stay(mode: int) -> None:
+    boxes = torch.tensor([[0.0, 0, 4, 4, 45], [0, 0, 4, 4, 0], [9, 9, 2, 2, 10], [0, 0, 4, -4, 0]])
+    if mode == 1:
+        x, y, w, h, angle = boxes.unbind(1)
+        boxes = torch.stack([x - w / 2, y - h / 2, x + w / 2, y + h / 2, angle], 1)
+    scores = torch.tensor([0.5, 0.9, 0.8, 0.7])
+    places, count = torch_npu.npu_nms_rotated(boxes.npu(), scores.npu(), 0.5, mode=mode)
+    assert (places.tolist(), count.tolist()) == ([1, 2, 3], [3])
+    places, _ = torch_npu.npu_nms_rotated(boxes.npu(), scores.npu(), 0.8, 0.6, 2, mode)
+    assert places.tolist() == [1, 2]
+
+
 # ---- bits, ranges, counts ----
 
 
@@ -248,3 +261,78 @@ def test_one_hot_has_the_type_of_its_indices(dtype: Any) -> None:
         found = torch.nn.functional.one_hot(index.to(dtype).npu(), classes).cpu()
         assert found.dtype == dtype
         assert torch.equal(found.long(), torch.nn.functional.one_hot(index, classes))
+
+
+@pytest.fixture
+def compatible() -> Any:
+    torch_npu.npu.use_compatible_impl(True)
+    yield
+    torch_npu.npu.use_compatible_impl(False)
+
+
+@pytest.mark.usefixtures("compatible")
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu_is_exact_on_demand(approximate: str) -> None:
+    x = torch.linspace(-4, 4, 99)
+    wide = x.double().requires_grad_()
+    want = torch.nn.functional.gelu(wide, approximate=approximate)
+    want.sum().backward()
+    own = x.npu().requires_grad_()
+    found = torch.nn.functional.gelu(own, approximate=approximate)
+    found.sum().backward()
+    torch.testing.assert_close(found.cpu(), want.float(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(own.grad.cpu(), wide.grad.float(), rtol=1e-5, atol=2e-6)
+
+
+def test_the_gradient_of_mish_is_rounded_once() -> None:
+    x = torch.linspace(-4, 4, 999).half()
+    wide = x.double().requires_grad_()
+    torch.nn.functional.mish(wide).sum().backward()
+    own = x.npu().requires_grad_()
+    torch.nn.functional.mish(own).sum().backward()
+    torch.testing.assert_close(own.grad.cpu(), wide.grad.half(), rtol=2**-10, atol=2**-20)
+
+
+def test_what_a_card_takes_of_whole_numbers_and_of_the_host() -> None:
+    x = torch.arange(-4, 5, dtype=torch.int32)
+    for inplace in (False, True):
+        found = torch.nn.functional.hardsigmoid(x.npu(), inplace)
+        assert found.tolist() == [0, 0, 0, 0, 0, 0, 0, 1, 1]
+    first, second = torch.zeros(2).npu(), torch.zeros(2)
+    torch._foreach_copy_([first, second], [torch.ones(2).npu(), torch.ones(2)])
+    assert (first.tolist(), second.tolist()) == ([1, 1], [1, 1])
+
+
+def test_a_step_of_adam_before_the_first_divides_by_zero() -> None:
+    var, m, v, grad = (torch.full((2,), value) for value in (1.0, 0.0, 0.0, 2.0))
+    out = tuple(x.npu() for x in (var, m, v))
+    torch_npu.npu_apply_adam(1, 1, 0.2, 0.5, 0.5, 0.1, grad.npu(), False, False, out=out)
+    assert out[0].isnan().all()
+    assert [x.tolist() for x in out[1:]] == [[1, 1], [2, 2]]
+
+
+def test_indices_on_the_card_are_taken_for_a_tensor_of_the_host() -> None:
+    x, values = torch.zeros(4), torch.tensor([7.0, 8.0])
+    x.index_put_((torch.tensor([1, 3]).npu(),), values)
+    assert x.tolist() == [0, 7, 0, 8]
+
+
+def test_half_types_and_int32_at_once() -> None:
+    x = torch.tensor([[0.1, 0.2, 0.4, 0.8]]).half()
+    target = torch.tensor([[3, 0, -1, 1]])
+    want = torch.nn.functional.multilabel_margin_loss(x.double(), target)
+    found = torch.nn.functional.multilabel_margin_loss(x.npu(), target.int().npu())
+    torch.testing.assert_close(found.cpu(), want.half())
+    square = torch.tensor([[2.0, 1.0], [1.0, 3.0]]).half()
+    found = torch.inverse(square.npu()).cpu()
+    torch.testing.assert_close(found, torch.inverse(square.double()).half())
+
+
+def test_a_convolution_of_the_cpus_own_library() -> None:
+    x, weight, bias = torch.randn(1, 2, 5, 5), torch.randn(3, 2, 3, 3), torch.randn(3)
+    want = torch.nn.functional.conv2d(x, weight, bias, stride=2, padding=1)
+    for dtype, step in ((torch.float32, 1e-5), (torch.float16, 1e-2)):
+        given = (each.to(dtype).npu() for each in (x, weight, bias))
+        found = torch._nnpack_spatial_convolution(*given, padding=[1, 1], stride=[2, 2])
+        assert found.dtype == dtype
+        torch.testing.assert_close(found.cpu().float(), want, rtol=step, atol=step)

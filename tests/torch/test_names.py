@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from simulated_card import torch, torch_npu, torchair
 
 from npusim import OpError, ops
 from npusim.published import names, schemas
-from npusim.torch import composed, hosted
+from npusim.torch import composed, functions, hosted
 from npusim.torch.distributed.declared import FUSED
 from npusim.torch.format_casts import FUNCTIONS
 from npusim.torch.refusals import OF_LATER_CHIPS
@@ -62,6 +63,16 @@ def test_every_operator_is_there_by_both_names() -> None:
     assert [name for name in PACKETS if not callable(getattr(torch_npu, name))] == []
     assert [name for name in PACKETS if not hasattr(torch.ops.npu, name)] == []
     assert set(PACKETS) <= set(dir(torch_npu))
+
+
+def test_what_is_there_under_torch_alone_is_known_without_it(pytestconfig: pytest.Config) -> None:
+    """With --update-golden, the list that messages outside of PyTorch go by is written anew."""
+    public = {name for name in functions.FUNCTIONS if not name.startswith("_")} - {*ops.names()}
+    if pytestconfig.getoption("--update-golden"):
+        path = Path(ops.__path__[0]) / "under_torch.txt"
+        path.write_text("\n".join(sorted(public)) + "\n", encoding="utf-8")
+        ops.under_torch.cache_clear()
+    assert ops.under_torch() == public, "pytest --update-golden renews npusim/ops/under_torch.txt"
 
 
 def test_an_operator_that_is_not_simulated_refuses_when_called() -> None:
@@ -118,8 +129,8 @@ def test_a_refusal_says_what_to_use(name: str, advice: str) -> None:
 
 def test_the_dispatcher_refuses_as_well() -> None:
     x = torch.ones(2, 2, device="npu")
-    with pytest.raises(NotImplementedError, match=r"^torch_npu.npu_nms_rotated: "):
-        torch.ops.npu.npu_nms_rotated(x, x, 1.0)
+    with pytest.raises(NotImplementedError, match=r"^torch_npu.npu_ps_roi_pooling: "):
+        torch.ops.npu.npu_ps_roi_pooling(x, x, 1.0, 1, 1)
 
 
 def test_a_class_can_be_inherited_from_but_not_made() -> None:

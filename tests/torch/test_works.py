@@ -249,3 +249,12 @@ def test_rows_of_half_types_need_not_fill_the_buffer(columns: int, dtype: Any) -
     _, events = launched(step)
     names = [event.name for event in events]
     assert {"LayerNormV3", "LayerNormGradV3", "SoftmaxGrad"} <= set(names)
+
+
+def test_a_long_tensor_is_sorted_along_its_first_axis() -> None:
+    x = torch.randn(2, 289600).half()
+    on_card = x.npu()
+    (values, _), events = launched(lambda: on_card.sort(0))
+    kernels = [event.name for event in events]
+    assert kernels == ["Transpose", "Sort", "Cast", "Transpose", "Transpose"]
+    assert torch.equal(values.cpu(), x.sort(0).values)

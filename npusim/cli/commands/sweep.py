@@ -77,6 +77,9 @@ Dask = Annotated[
         help="Use the workers of this Dask scheduler, such as tcp://HOST:8786.",
     ),
 ]
+LOAD = ("tp", "ep", "dp", "batch", "context", "prompt", "quant")
+OfModel = Annotated[str | None, typer.Option(metavar="VALUE,...", hidden=True)]
+"""An option of `npusim model`, with one value or several."""
 
 
 def sweep_operator(
@@ -98,43 +101,54 @@ def sweep_operator(
     jobs: Jobs = None,
     dask: Dask = None,
     is_opened: Open = False,
+    tp: OfModel = None,
+    ep: OfModel = None,
+    dp: OfModel = None,
+    batch: OfModel = None,
+    context: OfModel = None,
+    prompt: OfModel = None,
+    quant: OfModel = None,
 ) -> None:
     """Time an operator over shapes, chips and settings.
 
     Values in braces vary: {1..64}, {1..64..x2}, {1,2,4}, and {m=1..64} in one word with {m} in
-    others. The exit code is 1 if a cell was refused; all others are still timed. The config.json
-    of a model is swept by -a tp, ep, dp, batch, context, prompt, quant and engine.
+    others. The exit code is 1 if a cell was refused; all others are still timed. In place of OP,
+    the config.json of a model is swept by the options of npusim model; engines by -a engine=a,b.
 
     \b
     For example:
       npusim sweep npu_dynamic_quant -d A2,310P \\
         -i 'x=spec:{1..64..x2}x4096:float16'
+      npusim sweep Qwen3-32B/config.json -d A2 --tp 2,4 --batch 1,16
     """
     form = RowFormat.JSON if as_json else form
     page = page_of(output, "sweep.html", is_opened, "sweep")
-    if Path(op).suffix == ".json":
-        from npusim.cli.model_sweep import sweep_model
-
-        unused: dict[str, object] = {"NAME=VALUE": words, "-i": inputs}
-        unused |= {"--template": template, "--set": setting, "--icache": icache}
-        unused |= {"--cache": cache, "--jobs": jobs, "--dask": dask}
-        sweep_model(Path(op), device, attributes or [], unused, output, force, form)
+    load = zip(LOAD, (tp, ep, dp, batch, context, prompt, quant), strict=True)
+    of_model = [f"{name}={value}" for name, value in load if value is not None]
+    if Path(op).suffix == ".json" or Path(op).is_dir():
+        unused: dict[str, object] = {"NAME=VALUE": words, "-i": inputs, "--template": template}
+        unused |= {"--set": setting, "--icache": icache, "--cache": cache, "--jobs": jobs}
+        over = [*(attributes or []), *of_model]
+        _sweep_model(Path(op), device, over, unused | {"--dask": dask}, output, force, form)
     else:
-        from npusim.cli.sweep import sweep_operator
-
-        how: dict[str, Any] = {"l2": l2, "icache": icache, "engine": engine}
-        how |= {"cache": cache, "jobs": jobs}
-        sweep_operator(
-            *(op, device, words or [], inputs or [], attributes or []),
-            template=template,
-            settings=setting or [],
-            output=output,
-            force=force,
-            form=form,
-            dask=dask,
-            **how,
-        )
+        typed = op, device, words or [], inputs or [], attributes or []
+        how: dict[str, Any] = {"template": template, "settings": setting or [], "output": output}
+        how |= {"force": force, "form": form, "dask": dask, "l2": l2, "icache": icache}
+        _sweep_operator(of_model, *typed, **how, engine=engine, cache=cache, jobs=jobs)
     if page is not None:
         from npusim.cli.screen import open_page
 
         open_page(page)
+
+
+def _sweep_model(*given: Any) -> None:
+    from npusim.cli.model_sweep import sweep_model
+
+    sweep_model(*given)
+
+
+def _sweep_operator(of_model: list[str], op: str, *given: Any, **how: Any) -> None:
+    from npusim.cli.sweep import refuse_load, sweep_operator
+
+    refuse_load(op, of_model)
+    sweep_operator(op, *given, **how)

@@ -4,10 +4,10 @@ What their pages leave open is assumed:
 
 * A tile that is not given is 128 x 256 x 64, which the guide recommends.
 * Norm holds one piece of an operand in L1, as the profiles of the first example show; MDL holds two
-of four steps of k each. A page that names neither uses Norm, the API's default, except those on the
-L2, whose times single pieces cannot reach.
+  of four steps of k each. A page that names neither uses Norm, the API's default, except those on
+  the L2, whose times single pieces cannot reach.
 * An x2 of one row of tiles is (k, n), the API's default: as (n, k), single pieces of k would be
-loaded in rows of 128 bytes, half as slow again as Norm was measured (m0845).
+  loaded in rows of 128 bytes, half as slow again as Norm was measured (m0845).
 * A grid that is not given splits the tiles evenly, into rectangles as square as possible.
 * The output is split into the fewest parts for which the L2 holds a part and its operands.
 """

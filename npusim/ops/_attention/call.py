@@ -1,4 +1,4 @@
-"""A call of attention as it is given: its masks, pages, scales and kernel; see `Shapes`."""
+"""A call of attention as given: its masks, pages, scales and kernel; see `Shapes`."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ ATTRIBUTES = (
     *("block_size", "softmax_lse_flag", "template", "antiquant_mode", "key_antiquant_mode"),
     "value_antiquant_mode",
 )
-"""The attributes that are simulated; of tensors those that rows of support name."""
+"""The attributes that are simulated; for tensors the rows of support name them."""
 
 
 class Call(Shapes):
-    """What a call asks for."""
+    """The request of a call."""
 
     # ---- masks ----
 
     @cached_property
     def sparse_mode(self) -> int:
-        """That which counts."""
+        """The effective mode."""
         return 0 if self.is_single else self.contract.integer("sparse_mode")
 
     @cached_property
     def tokens(self) -> tuple[int, int]:
-        """pre_tokens and next_tokens, where they count."""
+        """pre_tokens and next_tokens, if they apply."""
         if self.mask is None or self.sparse_mode not in (0, 4) or self.is_single:
             return LARGEST_TOKENS, LARGEST_TOKENS
         given = (self.contract.integer(name) for name in ("pre_tokens", "next_tokens"))
@@ -64,7 +64,7 @@ class Call(Shapes):
 
     @cached_property
     def mask_keys(self) -> int:
-        """Columns that a mask must have at least: whole blocks where keys are in pages."""
+        """Least columns of a mask: whole blocks if keys are in pages."""
         if not self.is_paged:
             return self.longest_kv
         return align_up(max(self.kv_lengths, default=0), self.page_tokens)
@@ -75,7 +75,7 @@ class Call(Shapes):
 
     @property
     def is_mask_large_enough(self) -> bool:
-        """Whether a mask that is taken as it is has a row for each token and a column for each key.
+        """Whether a mask that is used directly has a row for each token and a column for each key.
 
         It may have more of both.
         """
@@ -89,7 +89,7 @@ class Call(Shapes):
 
     @property
     def is_mask_exact(self) -> bool:
-        """Whether it has no more."""
+        """Whether it has no more than these."""
         *_, rows, columns = self.mask_shape
         is_flat = len(self.mask_shape) == 2 and self.longest_query == 1
         return (is_flat or rows == self.longest_query) and columns == self.longest_kv
@@ -102,7 +102,7 @@ class Call(Shapes):
 
     @property
     def is_triangle(self) -> bool:
-        """Whether the mask has ones above its diagonal alone, as far as it has values."""
+        """Whether the mask has ones only above its diagonal, as far as its values are known."""
         if self.mask is None or self.mask.array is None:
             return True
         square = self.mask.array.reshape(self.mask_shape[-2:])
@@ -116,18 +116,18 @@ class Call(Shapes):
 
     @cached_property
     def blocks_needed(self) -> tuple[int, ...]:
-        """Of each request."""
+        """Blocks that each request needs."""
         return tuple(ceil_div(length, self.page_tokens) for length in self.kv_lengths)
 
     @property
     def has_rows_of_table(self) -> bool:
-        """Whether the block table has a row for each request and room for its blocks."""
+        """Whether the block table has a row for each request and enough columns for its blocks."""
         rows, columns = self.table_shape
         return rows >= self.requests and columns >= max(self.blocks_needed, default=0)
 
     @cached_property
     def blocks(self) -> tuple[tuple[int, ...], ...]:
-        """Those of each request; one after the other, over and over, of a table without values."""
+        """The blocks of each request; consecutive ones, repeated, if the table has no values."""
         assert self.table is not None
         rows: Iterable[Array] | None = self.table.array
         needed = self.blocks_needed
@@ -172,7 +172,7 @@ class Call(Shapes):
 
     @property
     def misfit(self) -> str | None:
-        """A scale of another shape than it may have, and these shapes; None if all fit."""
+        """A scale with a wrong shape, and the shapes allowed; None if all match."""
         for scale, mode in (*self.scales, *((each, 0) for each in self.offsets)):
             shapes = self.scale_rooms.shapes(scale, mode)
             if scale.shape not in shapes:
@@ -181,7 +181,7 @@ class Call(Shapes):
 
     @cached_property
     def antiquant(self) -> Antiquant | None:
-        """What scales and offsets do to keys and values; None without any."""
+        """How scales and offsets apply to keys and values; None without any."""
         return self.scale_rooms.antiquant(self.scales, self.offsets) if self.scales else None
 
     @property
@@ -190,7 +190,7 @@ class Call(Shapes):
 
     @property
     def has_columns(self) -> bool:
-        """Whether scales and offsets are those of columns."""
+        """Whether scales and offsets are per column."""
         a = self.antiquant
         assert a is not None
         return {each.per for each in (a.key, a.value, *(a.offsets or ()))} == {"channel"}
@@ -199,22 +199,22 @@ class Call(Shapes):
 
     @cached_property
     def strays(self) -> tuple[str, ...]:
-        """Parameters that are given, and that are not simulated."""
+        """Parameters that are given, but not simulated."""
         known = {*ATTRIBUTES, *(x for row in self.contract.support for x in row.entries)}
         return tuple(x for x in self.contract.arguments if x not in known and not self._is_out(x))
 
     def gives(self, names: tuple[str, ...]) -> bool:
-        """Whether one of *names* is among them."""
+        """Whether one of *names* is given."""
         return not set(names).isdisjoint(self.strays)
 
     def _is_out(self, name: str) -> bool:
         value = self.contract.value(name)
-        # A tensor does not compare as one truth.
+        # Comparing a tensor does not give a single bool.
         return value is None or (name.endswith("_mode") and value == 0)
 
     @property
     def stray(self) -> str:
-        """The first of them, and what came."""
+        """The first such parameter, and its value."""
         return f"{self.strays[0]}={shown(self.contract.value(self.strays[0]))}"
 
     # ---- what kernels see ----
@@ -261,7 +261,7 @@ class Call(Shapes):
 
     @property
     def rope_size(self) -> int:
-        """Columns of the rotated part of a head."""
+        """Columns of the rotary part of a head."""
         (rope, _) = self.ropes
         return 0 if rope is None else int(columns_of(rope.shape, self.heads, self.layout))
 
@@ -274,7 +274,7 @@ class Call(Shapes):
 
     @property
     def has_sink_of_fai(self) -> bool:
-        """Whether FAI takes the call with learnable_sink."""
+        """Whether FAI runs the call with learnable_sink."""
         is_taken = self.sink is not None and self.kernel == "FAI"
         return is_taken and (self.size, self.query.element) != (64, BFLOAT16)
 
@@ -290,7 +290,7 @@ class Call(Shapes):
         return choose(self.attention, cores, self._named(cores))
 
     def _named(self, cores: int) -> Template | None:
-        """The template that the caller names."""
+        """The template that the caller selects."""
         asked = self.contract.value("template")
         named = next((x for x in TEMPLATES if isinstance(asked, str) and x == asked), None)
         leave_out = "leave it out to get the vendor's choice"
@@ -307,5 +307,5 @@ class Call(Shapes):
 
 @cache
 def _triangle(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Ones above the diagonal alone."""
+    """Ones only above the diagonal."""
     return np.asarray(np.triu(np.ones(shape, dtype), 1))

@@ -1,8 +1,8 @@
-"""What the operators of attention accept: rows of support, and a table of rules.
+"""The calls that attention operators accept: rows of support, and a table of rules.
 
-Operators differ in the names of their parameters and in their rows; a contract that gets here has
-its arguments by the names of npu_fused_infer_attention_score. What kernels see of a call is an
-:class:`Attention`. The rules stand in :mod:`npusim.ops._attention.rules`.
+Operators differ in the names of their parameters and in their rows; a contract that arrives here
+has its arguments by the names of npu_fused_infer_attention_score. Kernels see a call as an
+:class:`Attention`. The rules are in :mod:`npusim.ops._attention.rules`.
 
 Sources: op-plugin@517f2e7, torch_npu-npu_fused_infer_attention_score.md, and torch_npu 2.14.0.
 """
@@ -40,7 +40,7 @@ def _rows(
     dequantises: bool = False,
     has_sink: bool = False,
 ) -> tuple[Row, ...]:
-    """Rows with *key* and value of a type, None that of the query, and *scales* by their modes.
+    """Rows with *key* and value of one type (None: that of the query), and *scales* by their modes.
 
     A kernel that *dequantises* needs offsets, and float32.
     """
@@ -53,7 +53,7 @@ def _rows(
         if has_sink:
             entries["learnable_sink"] = half
         if scales == APART:
-            # It does not count.
+            # It is ignored.
             entries[BOTH] = half, FLOAT32
         for name in scales:
             kind = FLOAT32 if dequantises or modes.get(mode_of(name)) else half
@@ -68,7 +68,7 @@ NO_MODES = {mode_of(name): 0 for name in (BOTH, *APART)}
 KEYS_ALIKE = _rows(None, {}, has_sink=True)
 """Keys and values have the type of the query."""
 INT8_BOTH = _rows(INT8, {}, BOTH)
-"""Keys and values of int8, one scale of each for all, or one for each column."""
+"""Keys and values of int8, with one scale each for everything, or one per column."""
 INT8_PER_TOKEN = (
     *_rows(None, NO_MODES),
     *_rows(INT8, NO_MODES, BOTH),
@@ -79,7 +79,7 @@ INT8_PER_TOKEN = (
     *_rows(INT8, NO_MODES, BOTH, dequantises=True),
     *_rows(INT8, NO_MODES, *APART, dequantises=True),
 )
-"""All of these, with modes, of which 1 is a scale for each token, and with offsets."""
+"""All of these, with modes, of which 1 is a scale per token, and with offsets."""
 
 
 # ---- a call ----
@@ -87,7 +87,7 @@ INT8_PER_TOKEN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem(_protocol.Problem):
-    """A checked call, and the kernel that takes it."""
+    """A checked call, and the kernel that runs it."""
 
     attention: Attention
     choice: Choice
@@ -96,9 +96,9 @@ class Problem(_protocol.Problem):
 def check_as(
     contract: Contract, names: Mapping[str, str], fixed: Mapping[str, Any] | None = None
 ) -> Problem:
-    """What :func:`check` does for an operator with other *names*, first the first operator's.
+    """Like :func:`check`, for an operator with other *names*, the first operator's first.
 
-    *fixed* are parameters that the first operator alone has, and what they are here.
+    *fixed* are parameters that only the first operator has, with their values here.
     """
     ours = {other: name for name, other in names.items()}
     given = {ours.get(name, name): value for name, value in contract.arguments.items()}
@@ -106,11 +106,11 @@ def check_as(
 
 
 def check(contract: Contract) -> Problem:
-    """Hold a call against the contract of its product line; raises OpError."""
+    """Check a call against the contract of its product line; raises OpError."""
     call = call_of(contract)
     is_empty = call.query.spec.size == 0
     rules = QUERY_RULES if is_empty else RULES
-    # Of a call that is refused in the end nothing else is said.
+    # A call that is refused in the end gives no warnings.
     for warning in [rule.warning(call) for rule in rules]:
         if warning is not None:
             contract.warn(warning)
@@ -135,7 +135,7 @@ def check(contract: Contract) -> Problem:
 
 
 def call_of(contract: Contract) -> Call:
-    """The tensors of a call, of types that a row of support takes together."""
+    """The tensors of a call, with types that a row of support combines."""
     for name in ("key", "value"):
         contract.require(
             not isinstance(contract.value(name), list | tuple),
@@ -171,7 +171,7 @@ def call_of(contract: Contract) -> Call:
 def _scales(
     contract: Contract,
 ) -> tuple[tuple[tuple[Operand, int], ...], tuple[Operand, ...]]:
-    """Scales of a call that count, with their modes, and offsets: one for both, two, or none."""
+    """Scales of a call that apply, with their modes, and offsets: one for both, two, or none."""
     found: dict[str, tuple[Operand, int]] = {}
     arguments = contract.arguments
     scales = [name for name in (BOTH, *APART) if name in arguments]
@@ -191,13 +191,13 @@ def _scales(
         if is_given:
             found[name] = contract.operand(name), number
     offsets = {name: contract.optional(offset_of(name)) for name in scales}
-    # Where there are both forms, those of keys and of values count.
+    # If both forms are given, those of keys and of values apply.
     names = APART if all(name in found for name in APART) else tuple(found)
     return tuple(found[name] for name in names), present(*(offsets[name] for name in names))
 
 
 def _lengths_operand(name: str, lengths: tuple[int, ...]) -> Operand:
-    """What the kernel reads of *lengths* in global memory."""
+    """The operand that the kernel reads for *lengths* in global memory."""
     array = np.array(lengths, np.int64)
     return Operand(name, TensorSpec(array.shape, "int64"), array)
 

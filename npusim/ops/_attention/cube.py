@@ -1,12 +1,12 @@
-"""What the cube cores of all kernels of attention have in common: two products, tile by tile.
+"""The cube cores of all attention kernels: two products, tile by tile.
 
 .. code-block:: text
 
     queries (rows, columns) @ keys (keys, columns)^T    -> scores (rows, keys)
     weights (rows, keys) @ values (keys, columns)       -> products (rows, columns)
 
-Both leave L0C for a workspace in global memory, which vector cores read. In L0 are parts of 128 x
-128 at most, two of each operand.
+Both leave L0C for a workspace in global memory, which vector cores read. L0 holds parts of at most
+128 x 128, two of each operand.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ LINE_ENTRIES = 16
 
 
 class Piece(NamedTuple):
-    """Keys, or values, that lie a fixed distance apart."""
+    """Keys, or values, at a constant pitch."""
 
     keys: GmView
     """`(keys, columns)`, or in fractals `(columns / 16, keys x 16)`."""
     entry: GmView | None = None
-    """The entry of the block table that names their block."""
+    """The entry of the block table for their block."""
     is_cached: bool = False
     """Whether the scalar unit has read that line of the table before."""
     rotated: GmView | None = None
-    """The rotated parts of keys, which lie as they do."""
+    """The rotary parts of keys, with the same layout."""
     is_nz: bool = False
-    """Whether they lie in fractals."""
+    """Whether they are in fractals."""
 
     @property
     def tokens(self) -> int:
-        """How many they are."""
+        """Number of tokens."""
         return self.keys.columns // FRACTAL_COLUMNS if self.is_nz else self.keys.rows
 
     def part(self, first: int, end: int) -> Piece:
-        """Those from number *first* to number *end*; where they lie has been read for others."""
+        """Tokens *first* to *end*; their block has already been looked up for others."""
         keys, rotated = (self._cut(view, first, end) for view in (self.keys, self.rotated))
         assert keys is not None
         is_cached = self.is_cached or first > 0
@@ -65,7 +65,7 @@ class Piece(NamedTuple):
         return view[first:end, :]
 
     def columns(self, first: int, end: int, *, is_rotated: bool = False) -> GmView:
-        """Their columns [first, end)."""
+        """Columns [first, end)."""
         view = self.rotated if is_rotated else self.keys
         assert view is not None
         if self.is_nz:
@@ -74,7 +74,7 @@ class Piece(NamedTuple):
 
 
 def within(found: tuple[Piece, ...], first: int, count: int) -> Iterator[tuple[int, Piece]]:
-    """What of *found*, one behind the other, lies in [first, first + count), and where there."""
+    """The parts of the consecutive *found* in [first, first + count), with their position there."""
     end = 0
     for piece in found:
         start, end = end, end + piece.tokens
@@ -84,7 +84,7 @@ def within(found: tuple[Piece, ...], first: int, count: int) -> Iterator[tuple[i
 
 
 def rows_within(views: tuple[GmView, ...], first: int, count: int) -> Iterator[tuple[int, GmView]]:
-    """What of *views*, one below the other, lies within rows [first, first + count)."""
+    """The parts of the stacked *views* in rows [first, first + count), with their place there."""
     end = 0
     for view in views:
         start, end = end, end + view.rows
@@ -94,32 +94,32 @@ def rows_within(views: tuple[GmView, ...], first: int, count: int) -> Iterator[t
 
 
 class MatrixCore(CubeCore):
-    """A cube core that multiplies matrices in L1 by way of L0 and L0C."""
+    """A cube core that multiplies matrices in L1 through L0 and L0C."""
 
     def __init__(self, name: str, spec: DeviceSpec, element: DType, *, alone: bool = False) -> None:
         super().__init__(name, spec, "aic", alone=alone)
         self.element = element
 
     def claim_l0(self) -> None:
-        """Claim L0A, L0B and L0C; queues of L1 are claimed before."""
+        """Claim L0A, L0B and L0C; queues in L1 must be claimed before."""
         self._l0 = L0Pair(self, self.element, L0, L0, L0)
         self.totals: TileQueue = self.l0c_queue(sums_dtype(self.element), L0, L0, 2)
 
     def load_rows(self, dst: Local, view: GmView, rows: int, row: int = 0) -> None:
-        """*view* into L1, as rows from *row* on of the Nz matrix of so many *rows* in *dst*."""
+        """Load *view* into L1, at row *row* of the Nz matrix of *rows* rows in *dst*."""
         width = c0(self.element)
         # (view.rows, columns) -> Nz (columns / C0, rows, C0)
         count = ((ceil_div(view.columns, width) - 1) * rows + view.rows) * width
         self.load_nd2nz(dst.at(row * width, count), view, rows)
 
     def load_fractals(self, dst: Local, view: GmView, rows: int, row: int = 0) -> None:
-        """The same of fractals, `(columns / 16, view.rows x 16)`: they stay as they are."""
+        """Load fractals, `(columns / 16, view.rows x 16)`, without conversion."""
         width = c0(self.element)
         count = (view.rows - 1) * rows * width + view.columns
         self.data_copy(dst.at(row * width, count), view.operand, rows * BLOCK_BYTES)
 
     def look_up(self, register: str, piece: Piece) -> None:
-        """Read in the block table where *piece* lies, if it is in a page."""
+        """Read the block of *piece* from the block table, if it is in a page."""
         if piece.entry is not None:
             entry = piece.entry.operand
             self.emit(ScalarLoadGlobal(register, entry, INT32, piece.is_cached))
@@ -135,7 +135,7 @@ class MatrixCore(CubeCore):
         before: Callable[[], None] | None = None,
         unit_flag: bool = False,
     ) -> None:
-        """*total* begins with the product of *shape* (m, n, k), or gets it added.
+        """Start *total* with the product of *shape* (m, n, k), or add the product to it.
 
         For *before* and *unit_flag* see :class:`~npusim.kernel.cube_core.L0Pair`.
         """
@@ -144,7 +144,7 @@ class MatrixCore(CubeCore):
         self._l0.multiply(sums, a, b, shape, init, before=before, unit_flag=unit_flag)
 
     def drain(self, total: Local, result: GmView, *, atomic: bool = False) -> None:
-        """Move *total* from L0C to *result* in global memory, or add it there, and free it."""
+        """Copy *total* from L0C to *result* in global memory, or add it there, and free it."""
         self.totals.enque(total)
         total = self.totals.deque()
         self.fixpipe(result, total, atomic=atomic)

@@ -1,34 +1,34 @@
-"""FAI, the kernel of attention for tokens of all requests behind each other (TND).
+"""FAI, the attention kernel for tokens of all requests packed one after the other (TND).
 
 .. code-block:: text
 
-    cube core     S = Q @ K^T of 512 keys, to a workspace        P @ V of the 512 keys before
+    cube core     S = Q @ K^T of 512 keys, to a workspace        P @ V of the previous 512 keys
     vector cores  maximum, exp, sum of S; P back, 16 bits        O = O * shrink + P @ V
 
-Scores, probabilities and products pass through global memory, in three slots of each, and the cube
-is two tiles ahead. FAI-FD splits the tiles of a task over cores and combines what these have found;
-a task of FAI-DEC, one token of a request, has several heads of keys. A cube core has
+Scores, probabilities and products pass through global memory, in three slots each, and the cube is
+two tiles ahead. FAI-FD splits the tiles of a task over cores and combines their results; a task of
+FAI-DEC, one token of a request, has several heads of keys. A cube core has
 
 .. code-block:: text
 
     L1    Q of the task 64 KiB    K of 128 keys, or P of 256: 2 x 64 KiB    V of 512 keys
     L0    two of A, two of B, 128 x 128 each; L0C two of 128 x 128 fp32, no unit flag
 
-Pieces of tasks become outputs at the end of FAI-FD, after all vector cores have met:
+The pieces of tasks are combined at the end of FAI-FD, after all vector cores have synchronised:
 
 .. code-block:: text
 
     M = max_k lse_k;  s = sum_k exp(lse_k - M);  L = ln(s) + M         k: pieces of a task
     output = T(sum_k exp(lse_k - L) * O_k)                             one after the other, from 0
 
-The sum s is by halves: what lies behind the largest power of two is added to the first ones, then
-the upper half to the lower one, of as many pieces as a multiple of eight, zeros among them.
+The sum s is computed by halves: elements beyond the largest power of two are added to the first
+ones, then the upper half to the lower one, over a multiple of eight pieces, padded with zeros.
 
 Sources: ops-transformer@3a280bc attention/fused_infer_attention_score, op_kernel
-(fused_block_mmad_qk.hpp, fused_block_mmad_pv.hpp, CombineScale.hpp) and op_host. Assumed: that each
-core reads both lengths of each request, up to that of its task, when it looks for the task; that
-blocks of the cache are looked up once more for the values, in a cache that holds them; that FAI-DEC
-loads Q of each head of keys anew for each tile; that cube cores do not wait with the vector cores.
+(fused_block_mmad_qk.hpp, fused_block_mmad_pv.hpp, CombineScale.hpp) and op_host. Assumed: each core
+reads both lengths of each request, up to that of its task, when it searches for the task; blocks of
+the cache are looked up again for the values, and the cache then holds the entries; FAI-DEC loads Q
+of each head of keys again for each tile; cube cores do not wait with the vector cores.
 """
 
 from __future__ import annotations
@@ -71,23 +71,23 @@ from npusim.ops._attention.problem import Attention
 LENGTHS_OF_A_LINE = 8
 """Lengths in 64 bytes, a line of the scalar unit's cache."""
 ALL_STORED = 4
-"""The flag of all vector cores: all pieces are in the workspace."""
+"""Flag of all vector cores: all pieces are in the workspace."""
 CHUNK_KEYS = 256
 """Keys of the probabilities in L1 at a time."""
 QUERY_COLUMNS = 256
-"""Columns of Q and of K that L1 has room for."""
+"""Most columns of Q and of K in L1."""
 FEW_FRACTALS = 10
-"""For an output of fewer fractals each Mmad waits until the one before is over."""
+"""For an output of fewer fractals each Mmad waits until the previous one has finished."""
 WIDE_PITCH = 65536
-"""Elements from row to row from which on ND to Nz takes rows one by one."""
+"""Row pitch in elements from which on ND to Nz converts rows one by one."""
 ROW_UNIT = 8
-"""Rows, and pieces, are padded to a multiple of so many."""
+"""Rows, and pieces, are padded to a multiple of this."""
 TILE_COUNT = 8192
-"""fp32 of the outputs of pieces at a time."""
+"""fp32 elements of the outputs of pieces at a time."""
 
 
 def tile(spec: DeviceSpec, a: Attention, template: str, reason: str) -> Plan:
-    """All cores of *spec* start, also those that no task is for; of FAI-FD those with work."""
+    """All cores of *spec* start, even without tasks; for FAI-FD only those with work."""
     work = work_of(a, spec.cores["aic"].count, template)
     groups = len(work.tasks)
     return Plan(
@@ -101,7 +101,7 @@ def tile(spec: DeviceSpec, a: Attention, template: str, reason: str) -> Plan:
 
 
 def build(spec: DeviceSpec, a: Attention, plan: Plan) -> tuple[Block, ...]:
-    """Three blocks a group."""
+    """Three blocks per group."""
     places, work = Places(a), plan.work
     cube, vector = Cube(spec, places), Vector(spec, places)
     tasks = [task for own in work.tasks for task in own]
@@ -122,7 +122,7 @@ def build(spec: DeviceSpec, a: Attention, plan: Plan) -> tuple[Block, ...]:
     if work.nodes:
         of_vector += _combining(vector, places, work, order.size)
     sizes = places.group_bytes
-    # All cores read the pieces of each other.
+    # All cores read the pieces of all others.
     fixed = places.bindings | {name: Binding(name) for name in plan.workspaces if name not in sizes}
 
     def bound(group: int) -> dict[str, Binding]:
@@ -133,9 +133,9 @@ def build(spec: DeviceSpec, a: Attention, plan: Plan) -> tuple[Block, ...]:
 
 
 def _lengths(core: Core, work: Work, cores: int, half: int) -> Step:
-    """Before each task the lengths of all requests from that of the task before on.
+    """Read, before each task, the lengths of all requests since that of the previous task.
 
-    They are read by number *half* of so many *cores* of each group.
+    They are read by core *half* of *cores* in each group.
     """
     found, index = [], 0
     for group, tasks in enumerate(work.tasks):
@@ -160,7 +160,7 @@ def _read_lengths(core: Core, is_cached: bool, *lengths: GmView) -> None:
 
 
 def _combining(vector: Vector, places: Places, work: Work, tasks: int) -> list[Step]:
-    """All vector cores wait for each other, and combine the pieces of nodes in turn."""
+    """All vector cores synchronise, then combine the pieces of nodes in turn."""
     core, groups = vector.core, len(work.tasks)
     core.reset_buffers()
     combiner = Combiner(vector, places, max(node.pieces for node in work.nodes))
@@ -175,7 +175,7 @@ def _combining(vector: Vector, places: Places, work: Work, tasks: int) -> list[S
 
 
 class Cube:
-    """The buffers of a cube core, and how it works on a task."""
+    """The buffers of a cube core, and the stages of a task."""
 
     def __init__(self, spec: DeviceSpec, places: Places) -> None:
         a = places.a
@@ -188,10 +188,10 @@ class Cube:
         core.claim_l0()
 
     def task(self, form: Form, *_: GmView) -> None:
-        """Write a task of *form*, at the first places of all tensors."""
+        """Write a task of *form*, with all tensors at offset 0."""
         if form.keys == 0:
             return
-        # Several heads of keys take turns: Q of each is loaded for each tile.
+        # Several heads of keys alternate: Q of each is loaded for each tile.
         stays = form.kv_heads == 1
         if stays:
             self._load_query(self._places.query(form))
@@ -205,7 +205,7 @@ class Cube:
                 self._products(form, tiles[index - AHEAD], head)
 
     def _load_query(self, views: list[GmView]) -> None:
-        """Q `(heads x tokens, columns)` into L1, whose *views* lie one below the other."""
+        """Load Q `(heads x tokens, columns)`, the stacked *views*, into L1."""
         tile, row = self._query.alloc(), 0
         rows = sum(view.rows for view in views)
         for view in views:
@@ -215,14 +215,14 @@ class Cube:
         self._query.deque()
 
     def _load(self, tile: Local, view: GmView, rows: int, row: int = 0) -> None:
-        """*view* into L1, from row number *row* of a matrix of so many *rows* on."""
+        """Load *view* into L1, at row *row* of a matrix of *rows* rows."""
         step = 1 if view.pitch >= WIDE_PITCH else view.rows
         for first, count in pieces(view.rows, step):
             part = view[first : first + count, :]
             self.core.load_rows(tile, part, align_up(rows, FRACTAL_ROWS), row + first)
 
     def _load_pieces(self, tile: Local, found: tuple[Piece, ...]) -> None:
-        """Keys, or values, of *found* into L1, one behind the other."""
+        """Load the keys, or values, of *found* into L1, one after the other."""
         rows, row = sum(piece.keys.rows for piece in found), 0
         for piece in found:
             self.core.look_up("page", piece)
@@ -230,14 +230,14 @@ class Cube:
             row += piece.keys.rows
 
     def _of_head(self, form: Form, head: int) -> slice:
-        """Rows of the task that have head of keys number *head*."""
+        """Rows of the task that use head *head* of keys."""
         rows = form.rows // form.kv_heads
         return slice(head * rows, (head + 1) * rows)
 
     # ---- Q @ K^T ----
 
     def _scores(self, form: Form, tile: Tile, head: int) -> None:
-        """The scores of *tile* with head of keys number *head*, to its slot."""
+        """Write the scores of *tile* with head *head* of keys to its slot."""
         found = self._places.keys("key", form, tile, KEYS, head)
         scores = self._places.scores(tile.index, form.rows, tile.keys)
         query = None if form.kv_heads == 1 else self._places.heads(form, head)
@@ -252,7 +252,7 @@ class Cube:
         parts: tuple[tuple[Piece, ...], ...],
         is_last: bool,
     ) -> None:
-        """Scores `(rows, keys)` of *parts* of 128 keys; of a view of Q, if it is not there yet."""
+        """Write scores `(rows, keys)` of *parts* of 128 keys; loads Q from its views if needed."""
         if query_view is not None:
             self._load_query([query_view])
         (query,) = self._query.in_use
@@ -280,7 +280,7 @@ class Cube:
     # ---- P @ V ----
 
     def _products(self, form: Form, tile: Tile, head: int) -> None:
-        """The products of *tile* with head of values number *head*, to its slot."""
+        """Write the products of *tile* with head *head* of values to its slot."""
         (found,) = self._places.keys("value", form, tile, TILE, head)
         places, here = self._places, self._of_head(form, head)
         products = places.products(tile.index, form.rows)[here, :]
@@ -298,7 +298,7 @@ class Cube:
         is_first: bool,
         is_last: bool,
     ) -> None:
-        """P `(rows, keys)` @ V `(keys, columns)`; V is loaded before P is there."""
+        """P `(rows, keys)` @ V `(keys, columns)`; V is loaded before P is available."""
         core = self.core
         values = self._values.alloc()
         self._load_pieces(values, found)
@@ -318,7 +318,7 @@ class Cube:
             core.cross_core_set_flag("group", "fixpipe", PRODUCTS_READY)
 
     def _add(self, total: Local, part: GmView, values: L1Matrix, columns: int) -> None:
-        """Add *part* `(rows, keys)` of P times so many *columns* of *values* to *total*."""
+        """Add *part* `(rows, keys)` of P times *columns* columns of *values* to *total*."""
         tile = self._pieces.alloc()
         self._load(tile, part, part.rows)
         self._pieces.enque(tile)
@@ -331,7 +331,7 @@ class Cube:
     def _multiply(
         self, total: Local, a: L1Matrix, b: L1Matrix, shape: tuple[int, int, int], *, begins: bool
     ) -> None:
-        """*total* `(m, n)` begins with a product, or gets it added; a small one is awaited."""
+        """Start *total* `(m, n)` with a product, or add it; wait for the Mmad if it is small."""
         self.core.multiply(total, a, b, shape, begins=begins)
         if ceil_div(shape[0], FRACTAL_ROWS) * (shape[1] // FRACTAL_ROWS) < FEW_FRACTALS:
             self.core.barrier("cube")
@@ -341,7 +341,7 @@ class Combiner:
     """The buffers of a vector core, and how it combines the pieces of its rows."""
 
     def __init__(self, vector: Vector, places: Places, most: int) -> None:
-        """*most* is how many pieces a task has at most."""
+        """*most* is the largest number of pieces of a task."""
         self._core, self._places, self._a = vector.core, places, places.a
         core, count = vector.core, align_up(most, ROW_UNIT) * TASK_ROWS
         self._sums = core.vecin(FLOAT32, count)
@@ -352,7 +352,7 @@ class Combiner:
         self._output = core.vecout(FLOAT32, TILE_COUNT)
 
     def node(self, node: Node, half: int) -> None:
-        """Combine the rows of vector core *half*, 0 or 1, of the task of *node*."""
+        """Combine the rows of vector core *half*, 0 or 1, for the task of *node*."""
         form, count, size = node.task.form, node.pieces, self._a.head_size
         first = form.tokens // 2 * form.heads if form.tokens > 1 else form.rows // 2
         row, rows = (0, first) if half == 0 else (first, form.rows - first)
@@ -362,7 +362,7 @@ class Combiner:
         sums = GmView.of("sums_of_pieces", FLOAT32, node.first + count, TASK_ROWS)
         outputs = GmView.of("outputs_of_pieces", FLOAT32, (node.first + count) * TASK_ROWS, size)
         top = node.first * TASK_ROWS + row
-        # From the first row of the first piece to the last one of the last.
+        # From the first row of the first piece to the last row of the last one.
         of_task = outputs[top : top + (count - 1) * TASK_ROWS + rows, :]
         shifts = {name: int(x[0]) for name, x in self._places.offsets([node.task]).items()}
         stored = [
@@ -380,7 +380,7 @@ class Combiner:
         stored: tuple[GmView, ...],
         lse: tuple[GmView, ...],
     ) -> None:
-        """Rows from *row* of the task on, whose output and softmax_lse come head by head."""
+        """Combine and store rows from *row* of the task on, whose outputs are separate per head."""
         core, rows = self._core, sums.columns
         pitch = align_up(rows, ROW_UNIT)
         found = core.load(self._sums, sums, pitch)
@@ -394,7 +394,7 @@ class Combiner:
             store_sums(core, self._blocks, self._all[:rows], lse, row)
 
     def _weigh(self, found: Local, count: int, pitch: int) -> None:
-        """softmax_lse of *count* pieces `(pieces, rows)` to what the output of each counts."""
+        """Convert softmax_lse of *count* pieces `(pieces, rows)` to weights of their outputs."""
         core, largest, total = self._core, self._largest[:pitch], self._all[:pitch]
         lse = [found.at(k * pitch, pitch) for k in range(count)]
         weights = [self._weights.at(k * pitch, pitch) for k in range(count)]
@@ -415,7 +415,7 @@ class Combiner:
         core.exp(every, every)
 
     def _sum_by_halves(self, count: int, pitch: int) -> None:
-        """The sum of *count* rows of *pitch* elements to the first one."""
+        """Add *count* rows of *pitch* elements into the first one."""
         core, padded = self._core, align_up(count, ROW_UNIT)
         if padded > count:
             core.duplicate(self._weights.at(count * pitch, (padded - count) * pitch), 0.0)
@@ -429,7 +429,7 @@ class Combiner:
             core.add(lower, lower, self._weights.at(start * pitch, some * pitch))
 
     def _added_up(self, outputs: GmView, count: int, start: int, rows: int, pitch: int) -> Local:
-        """The output of *rows* from *start* of the core's on, of *count* pieces."""
+        """The combined output of *rows* rows of the core, from *start* on, over *count* pieces."""
         core, size = self._core, self._a.head_size
         output = self._output.alloc()
         total = output[: rows * size]

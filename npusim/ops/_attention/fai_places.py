@@ -1,9 +1,8 @@
-"""Where FAI finds things in global memory: tensors of a call, and its workspaces.
+"""The layout of FAI's data in global memory: tensors of a call, and its workspaces.
 
 A body of micro-ops of FAI serves all tasks of a form: it is written for a task whose query, keys,
-values and output begin at 0, and each call moves it to its own places. Blocks of the cache lie
-anywhere, so each of a tile has its own names, key0, key1 and so on, which all stand for the
-cache.
+values and output begin at 0, and each call shifts it to its own offsets. Blocks of the cache may be
+anywhere, so those of a tile have separate names, key0, key1 and so on, all bound to the cache.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from npusim.ops._attention.sides import Side, sides_of
 KEYS = 128
 """Keys that are loaded for a product of scores."""
 PRODUCT_COLUMNS = 128
-"""Heads of more columns pass through a workspace more, between tiles."""
+"""Heads with more columns use an additional workspace between tiles."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """The tensors of a call, as views for a task at the first place of each."""
+    """The tensors of a call, as views for a task at offset 0 of each."""
 
     a: Attention
 
@@ -40,16 +39,16 @@ class Places:
     def sides(self) -> dict[str, Side]:
         return sides_of(self.a)
 
-    # ---- queries and what comes out ----
+    # ---- queries and outputs ----
 
     def query(self, form: Form) -> list[GmView]:
-        """Views of Q, one below the other."""
+        """Views of Q, stacked."""
         if form.tokens == 1:
             return [self.heads(form, 0)]
         return list(self._by_head("query", self.a.element, form.whole))
 
     def heads(self, form: Form, kv_head: int) -> GmView:
-        """Q of the heads of one token that share head of keys number *kv_head* of the task."""
+        """Q of the heads of one token that use head *kv_head* of keys of the task."""
         pitch, count = self.sides["query"].head_pitch, form.heads // form.kv_heads
         first = self.a.element.nbytes(kv_head * count * pitch)
         return GmView("query", self.a.element, count, self.a.head_size, pitch, first)
@@ -59,11 +58,11 @@ class Places:
         return self._by_head("output", self.a.element, part)
 
     def sums(self, part: Part) -> tuple[GmView, ...]:
-        """The same of softmax_lse, fp32 `(tokens, 1)` each; none where it is not asked for."""
+        """Views of softmax_lse, fp32 `(tokens, 1)` each; empty unless it is requested."""
         return self._by_head("softmax_lse", FLOAT32, part) if self.a.returns_lse else ()
 
     def _by_head(self, name: str, dtype: DType, part: Part) -> tuple[GmView, ...]:
-        """The rows of *part* in tensor *name*, a view for each head."""
+        """The rows of *part* in tensor *name*, one view per head."""
         side, columns = self.sides[name], 1 if name == "softmax_lse" else self.a.head_size
         start, pitch = part.token * side.token_pitch, side.token_pitch
         firsts = [start + (part.head + head) * side.head_pitch for head in range(part.heads)]
@@ -84,9 +83,9 @@ class Places:
     def keys(
         self, name: str, form: Form, tile: Tile, width: int, head: int = 0
     ) -> tuple[tuple[Piece, ...], ...]:
-        """The keys of *tile*, *width* at a time, each in pieces that lie together.
+        """The keys of *tile*, *width* at a time, each split into contiguous pieces.
 
-        They are those of the task's head of keys number *head*.
+        They are those of head *head* of keys of the task.
         """
         found: list[tuple[Piece, ...]] = []
         for start in range(tile.start, tile.start + tile.keys, width):
@@ -98,7 +97,7 @@ class Places:
     def _pieces(
         self, name: str, form: Form, start: int, stop: int, number: int, head: int
     ) -> Iterator[Piece]:
-        """Keys [start, stop), of which the first piece is *number* in the tile."""
+        """Keys [start, stop), with *number* as the index of the first piece in the tile."""
         a, page, side = self.a, self.a.paging, self.sides[name]
         pitch, of_head = side.token_pitch, head * side.head_pitch
         if page is None:
@@ -112,7 +111,7 @@ class Places:
             first = a.element.nbytes(form.pages[index] * page_elements + row * pitch + of_head)
             view = GmView(f"{name}{number}", a.element, rows, a.head_size, pitch, first)
             entry = GmView("block_table", INT32, 1, 1, 0, INT32.nbytes(index))
-            # The first entry of a line brings the others.
+            # Reading the first entry of a line brings the others into the cache.
             known = index > 0 and (form.page_entry + index) % LINE_ENTRIES > 0
             yield Piece(view, entry, known or row > 0 or head > 0)
             start += rows
@@ -120,26 +119,26 @@ class Places:
 
     @property
     def _names(self) -> int:
-        """Pieces of a tile at most."""
+        """Most pieces of a tile."""
         page = self.a.paging
         if page is None:
             return 1
         if page.block_size % KEYS == 0 or KEYS % page.block_size == 0:
             return TILE // min(page.block_size, KEYS)
-        # A block may be cut where keys of a tile, and 128 of them, begin.
+        # A block may be cut at the start of a tile's keys, and of each 128 of them.
         return ceil_div(TILE, page.block_size) + TILE // KEYS + 1
 
     # ---- masks ----
 
     @property
     def mask(self) -> GmView:
-        """The stencil, a byte for each element."""
+        """The stencil, one byte per element."""
         return GmView.of("atten_mask", UINT8, MASK_EXTENT, MASK_EXTENT)
 
     # ---- tasks ----
 
     def offsets(self, tasks: Sequence[Task]) -> dict[str, Integers]:
-        """By how many bytes each name is moved on for each of *tasks*, `(tasks,)`."""
+        """The shift of each name in bytes, for each of *tasks*, `(tasks,)`."""
         a, nbytes, page = self.a, self.a.element.nbytes(1), self.a.paging
         fields = [(x.request, x.head, x.token, x.page, x.piece or 0) for x in tasks]
         request, head, token, block, piece = np.array(fields, np.int64).reshape(-1, 5).T
@@ -167,7 +166,7 @@ class Places:
 
     @property
     def bindings(self) -> dict[str, Binding]:
-        """What the names of tensors mean, workspaces apart."""
+        """The bindings of tensors, without workspaces."""
         names = ["query", "output", "actual_seq_lengths", "actual_seq_lengths_kv"]
         names += ["softmax_lse"] * self.a.returns_lse + ["atten_mask"] * self.a.has_mask
         names += ["block_table"] * (self.a.paging is not None)
@@ -197,12 +196,12 @@ class Places:
         return GmView("products", dtype, rows, size, size, first)
 
     def updated(self, rows: int) -> GmView:
-        """`(rows, columns of a head)`: sums between tiles, where a core cannot keep them."""
+        """`(rows, columns of a head)`: sums between tiles, if the core cannot hold them."""
         return GmView.of("updated", self.a.work_type, rows, self.a.head_size)
 
     @property
     def group_bytes(self) -> dict[str, int]:
-        """Name -> bytes of a group."""
+        """Name -> bytes per group."""
         elements, size, dtype = SLOTS * TASK_ROWS * TILE, self.a.head_size, self.a.work_type
         found = dict.fromkeys(("scores", "products"), dtype.nbytes(elements))
         found["probabilities"] = self.a.element.nbytes(elements)
@@ -211,7 +210,7 @@ class Places:
         return found
 
     def workspaces(self, groups: int, pieces: int) -> dict[str, int]:
-        """Name -> bytes, of all *groups* and of so many *pieces* of tasks."""
+        """Name -> bytes, for all *groups* and *pieces* of tasks."""
         found = {name: groups * nbytes for name, nbytes in self.group_bytes.items()}
         if pieces:
             found["outputs_of_pieces"] = FLOAT32.nbytes(pieces * TASK_ROWS * self.a.head_size)

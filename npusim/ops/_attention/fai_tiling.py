@@ -1,9 +1,9 @@
-"""How FAI splits a call: tasks round the cores, or with FAI-FD the keys of tasks over cores.
+"""How FAI splits a call: whole tasks over cores, or with FAI-FD the keys of tasks over cores.
 
 A task is up to 128 rows, query tokens of one or more heads that share keys, against all keys that
 they see, in tiles of 512. FAI-FD walks over all tiles of all tasks. A core takes tiles until it has
-had its share of scores, rows x keys, so by up to a tile more. What a core has of a task is a piece;
-pieces of a task that several cores have are combined at the end.
+reached its share of scores, rows x keys, so it exceeds it by up to a tile. A core's part of a task
+is a piece; if several cores have pieces of a task, these are combined at the end.
 
 Sources: see :mod:`npusim.ops._attention.fai` (flash_attention_infer_tiling.h,
 fia_kernel_common.hpp, fused_infer_attention_score_tiling.cpp).
@@ -21,11 +21,11 @@ from npusim.ops._attention.cube import LINE_ENTRIES
 from npusim.ops._attention.problem import Attention
 
 TASK_ROWS = 128
-"""Rows of a task at most, query tokens x heads; and query tokens."""
+"""Most rows of a task, query tokens x heads; and most query tokens."""
 TILE = 512
 """Keys of a tile."""
 SLOTS = 3
-"""Scores, probabilities and products have so many each, for each group of cores."""
+"""Slots for scores, probabilities and products, for each group of cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,14 @@ class Tile:
     """Keys that are multiplied at a time."""
 
     index: int
-    """Counted from the first key of the request."""
+    """Relative to the first key of the request."""
     keys: int
     diagonal: int | None
-    """Keys from that number on are hidden from the first row, from the next one on from the second
-    row, and so on; None if none is hidden. Negative: the first row sees none."""
+    """The first key hidden from the first row; one key later for each further row; None if none is
+    hidden. Negative: the first row sees none."""
     start_diagonal: int | None = None
-    """Keys before that number are hidden from the first row, before the next one from the second
-    row, and so on; None if none is. Negative: the first row sees all."""
+    """The first key visible to the first row; one key later for each further row; None if none is
+    hidden. Negative: the first row sees all."""
 
     @property
     def start(self) -> int:
@@ -49,10 +49,10 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows of a task that a vector core works on."""
+    """Rows of a task assigned to a vector core."""
 
     head: int
-    """The first one of the task's, as are *token* and *row*."""
+    """The first one, relative to the task, as are *token* and *row*."""
     heads: int
     token: int
     tokens: int
@@ -65,27 +65,27 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What of a task decides on its micro-ops, places in global memory apart."""
+    """The properties of a task that decide its micro-ops, without offsets in global memory."""
 
     heads: int
-    """Heads of queries; they share keys. Rows are tokens of the first, then those of the next."""
+    """Heads of queries, which share keys. Rows are the tokens of the first, then of the next."""
     tokens: int
     keys: int
-    """Those before this one are looked at."""
+    """End of the keys that are processed."""
     sees: int | None
     """The first token sees keys before this one, each further token one more; None if all see
     all."""
     starts: int | None = None
     """And from this one on, each further token one fewer; None if all see the first key."""
     pages: tuple[int, ...] = ()
-    """Blocks of the cache, counted from that of the first."""
+    """Blocks of the cache, relative to the first one."""
     page_entry: int = 0
-    """Entry of the block table that names the first, within its line."""
+    """Index within its line of the block table's entry for the first one."""
     first_tile: int = 0
     is_piece: bool = False
     """Whether other cores have other tiles of the same rows."""
     kv_heads: int = 1
-    """Heads of keys, each for as many of its heads of queries."""
+    """Heads of keys, each for an equal number of query heads."""
 
     @property
     def rows(self) -> int:
@@ -112,7 +112,7 @@ class Form:
         )
 
     def blind(self, part: Part) -> Iterator[tuple[int, int]]:
-        """Rows of *part* that see no key: first ones, counted from its own, and how many."""
+        """Rows of *part* that see no key: first ones, relative to the part, and counts."""
         first, end = self.seeing
         last = part.token + part.tokens
         for start, stop in ((part.token, min(first, last)), (max(end, part.token), last)):
@@ -126,7 +126,7 @@ class Form:
         return Part(0, self.heads, 0, self.tokens, 0)
 
     def part(self, half: int) -> Part:
-        """The rows of vector core *half*, 0 or 1: half of the heads, or of the tokens of one."""
+        """The rows of vector core *half*, 0 or 1: half of the heads, or of one head's tokens."""
         if self.heads == 1:
             first = self.tokens // 2
             token, tokens = (0, first) if half == 0 else (first, self.tokens - first)
@@ -146,15 +146,15 @@ class Task:
     token: int
     """The first of its query tokens."""
     page: int
-    """The first block of the cache; 0 where keys are not in pages."""
+    """The first block of the cache; 0 if keys are not in pages."""
     form: Form
     piece: int | None = None
-    """Its number, where it is a piece of a task that is split."""
+    """Its number, if it is a piece of a split task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A task that several cores have pieces of."""
+    """A task of which several cores have pieces."""
 
     task: Task
     first: int
@@ -164,10 +164,10 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What each core does."""
+    """The work of each core."""
 
     tasks: tuple[tuple[Task, ...], ...]
-    """The tasks of each core, pieces among them."""
+    """The tasks of each core, including pieces."""
     nodes: tuple[Node, ...] = ()
 
     @property
@@ -178,7 +178,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(_protocol.Plan):
-    """Who does what, and the workspaces."""
+    """The work of each core, and the workspaces."""
 
     work: Work
 
@@ -187,14 +187,14 @@ class Plan(_protocol.Plan):
 
 
 def heads_together(tokens: int, group: int) -> int:
-    """Query heads of a task, of *group* that share keys, in a request of so many query tokens."""
+    """Query heads of a task, of *group* that share keys, if a request has *tokens*."""
     if tokens == 0:
         return TASK_ROWS
     return max(1, min(group, TASK_ROWS // tokens // 2 * 2))
 
 
 def tasks_of(a: Attention) -> Iterator[Task]:
-    """All tasks: request by request, block by block of query tokens, head by head."""
+    """All tasks: by request, then block of query tokens, then head."""
     for request, tokens in enumerate(a.query_lengths):
         together = heads_together(tokens, a.group)
         for token, count in pieces(tokens, TASK_ROWS):
@@ -205,16 +205,16 @@ def tasks_of(a: Attention) -> Iterator[Task]:
                 for head, heads in pieces(a.group, together):
                     form = Form(heads, count, keys, sees, starts, pages, entry, first_tile)
                     if form.seeing[0] >= form.seeing[1]:
-                        # As a request without keys.
+                        # Like a request without keys.
                         form = Form(heads, count, 0, None)
                     yield Task(request, kv_head * a.group + head, token, page, form)
 
 
 def decode_tasks_of(a: Attention, cores: int) -> Iterator[Task]:
-    """All tasks of FAI-DEC, whose requests have a token each: several heads of keys in each task.
+    """All tasks of FAI-DEC, whose requests have one token each: several heads of keys per task.
 
-    What is left behind whole rounds of *cores*, if it is for half of them at most, is cut into
-    single heads.
+    The tasks beyond full rounds of *cores*, if they occupy at most half of the cores, are split
+    into single heads.
     """
     together = max(1, min(a.kv_heads, TASK_ROWS // a.group))
     cuts = [
@@ -233,7 +233,7 @@ def decode_tasks_of(a: Attention, cores: int) -> Iterator[Task]:
 
 
 def _seen(a: Attention, request: int, token: int) -> tuple[int, int | None, int | None]:
-    """Keys of *request* that a task from *token* on looks at, `sees` and `starts` of its form."""
+    """Keys of *request* that a task from *token* on processes, `sees` and `starts` of its form."""
     keys = a.kv_lengths[request]
     first, last = a.window(request)
     if keys == 0:
@@ -242,13 +242,13 @@ def _seen(a: Attention, request: int, token: int) -> tuple[int, int | None, int 
     if last is None:
         return keys, None, starts
     first_sees = token + last + 1
-    # As if there were a whole block of tokens, and no fewer keys than tokens.
+    # As if there were a full block of tokens, and no fewer keys than tokens.
     looked_at = min(keys, token + TASK_ROWS + max(0, last))
     return looked_at, first_sees if first_sees < looked_at else None, starts
 
 
 def _pages(a: Attention, request: int, keys: int) -> tuple[tuple[int, ...], int, int]:
-    """Blocks of *keys* of *request*, counted from the first; that one; its entry in its line."""
+    """Blocks of *keys* of *request*, relative to the first; the first; its entry in its line."""
     if a.paging is None or keys == 0:
         return (), 0, 0
     table = a.paging.tables[request][: ceil_div(keys, a.paging.block_size)]
@@ -260,7 +260,7 @@ def _pages(a: Attention, request: int, keys: int) -> tuple[tuple[int, ...], int,
 
 
 def work_of(a: Attention, cores: int, template: str) -> Work:
-    """What each of *cores* does in *template*; of FAI-FD no more of them start than have work."""
+    """The work of each of *cores* in *template*; for FAI-FD only cores with work start."""
     if template == "FAI-FD":
         return _split(a, cores)
     tasks = tuple(decode_tasks_of(a, cores) if template == "FAI-DEC" else tasks_of(a))
@@ -268,7 +268,7 @@ def work_of(a: Attention, cores: int, template: str) -> Work:
 
 
 def _split(a: Attention, cores: int) -> Work:
-    """The tiles of all tasks, in turn, to one core after the other."""
+    """Assign the tiles of all tasks in order, to one core after the other."""
     lengths = zip(a.query_lengths, a.kv_lengths, strict=True)
     budget = ceil_div(a.query_heads * sum(tokens * keys for tokens, keys in lengths), cores)
     of_core: list[list[Task]] = [[]]

@@ -1,4 +1,4 @@
-"""What a vector core does in FAI: softmax of a tile, and two tiles later its part of the output.
+"""A vector core's work in FAI: softmax of a tile, and two tiles later its part of the output.
 
 .. code-block:: text
 
@@ -6,17 +6,17 @@
           96      32  products         128      32  output, while it is summed up
          160       8  a block a row     then maxima and sums of rows, the mask in fp16
 
-Rows are taken as many at a time as 32 KiB of scores hold, 64 at most. They begin whole blocks
-apart; an instruction takes 64 columns of all rows, a repeat a row, and reduces eight rows at least.
-With inner_precise 1 all is fp16, twice as many in a repeat, and what is in between is not rounded.
+Rows are processed as many at a time as 32 KiB of scores hold, at most 64. They begin whole blocks
+apart; an instruction covers 64 columns of all rows, a repeat one row, and reduces at least eight
+rows. With inner_precise 1 everything is fp16, twice as many in a repeat, with no rounding between.
 
-The mask of a tile is a piece of the stencil, which has ones above its diagonal: that whose diagonal
-is the tile's, from the last 32 columns that begin before it on. Of a band, whose rows do not see
-the first keys either, the zeros of another piece hide.
+The mask of a tile is a piece of the stencil, which has ones above its diagonal: the piece with the
+diagonal of the tile, from the last multiple of 32 columns before it on. For a band, whose rows do
+not see the first keys either, zeros of another piece are used to hide them.
 
-Sources: see :mod:`npusim.ops._attention.fai` (epilogue/block). Assumed: where the mask lies as
-bytes, how the zeros come to hide, that a task whose rows see no key gives zeros and such rows of
-another one are cleared at the end, and of fp16 how many rows are taken and how they are added up.
+Sources: see :mod:`npusim.ops._attention.fai` (epilogue/block). Assumed: where the mask bytes are,
+how zeros hide keys, that a task whose rows see no key gives zeros and such rows of other tasks are
+cleared at the end, and for fp16 how many rows are processed and how they are summed.
 """
 
 from __future__ import annotations
@@ -44,41 +44,41 @@ AHEAD = 2
 SCORES_READY, PROBABILITIES_READY, PRODUCTS_READY = 1, 2, 3
 """Flags between the cores of a group."""
 TILE_COUNT = 8192
-"""fp32 of scores, and of the output, in the buffer."""
+"""fp32 elements of scores, and of the output, in the buffer."""
 MOST_ROWS = 64
-"""At a time, and of a vector core."""
+"""Most rows at a time, and of a vector core."""
 BLOCK = 8
-"""fp32 of a block; rows are reduced so many at a time."""
+"""fp32 in a block; rows are reduced this many at a time."""
 COLUMN_UNIT = 16
-"""Rows of scores begin a multiple of so many elements apart."""
+"""The pitch of rows of scores is a multiple of this many elements."""
 MASK_UNIT = 32
-"""Columns of the mask are taken from a multiple of so many on, and as many."""
+"""Columns of the mask begin at a multiple of this, and their number is one."""
 HIDDEN, HIDDEN_HALF = -3e38, -6e4
-"""What is added to a score that is hidden, and to one of fp16."""
+"""Added to a hidden score, and to a hidden fp16 score."""
 
 
 Spans = tuple[tuple[int, int], ...]
-"""First rows, and how many."""
+"""First rows, and numbers of rows."""
 
 
 def rows_at_a_time(columns: int, dtype: DType = FLOAT32) -> int:
-    """Rows of so many columns that 32 KiB of fp32 hold, or as many elements of another *dtype*."""
+    """Rows of that many columns in 32 KiB of fp32, or the same number of elements of *dtype*."""
     most = TILE_COUNT // align_up(columns, COLUMN_UNIT)
     return min(MOST_ROWS, align_down(most, BLOCK_BYTES // dtype.nbytes(1)))
 
 
 def rounding_to(element: DType) -> RoundMode:
-    """How fp32 becomes the type of the query: ties to even, which CAST_NONE gives for fp16, too."""
+    """How fp32 is rounded to the query's type: ties to even, which CAST_NONE also does for fp16."""
     return "none" if element is FLOAT16 else "rint"
 
 
 def plane_of(tile: Local, rows: int, columns: int, pitch: int | None = None) -> WidePlane:
-    """*rows* x *columns* of *tile*, of which every step takes 64 columns of all rows."""
+    """*rows* x *columns* of *tile*, of which every step covers 64 columns of all rows."""
     return WidePlane(tile, rows, columns, pitch or columns, takes_rows=False)
 
 
 def copy_out(core: VectorCore, tile: Local, view: GmView, pitch_bytes: int, row: int = 0) -> None:
-    """Rows of *tile* from *row* on, *pitch_bytes* apart, to *view*."""
+    """Store rows of *tile* from *row* on, *pitch_bytes* apart, to *view*."""
     octets = tile.as_dtype(UINT8)
     src = octets.at(row * pitch_bytes, view.extent_bytes(pitch_bytes))
     core.data_copy(view.operand, src, pitch_bytes)
@@ -92,9 +92,9 @@ def store_heads(
     rows: int,
     pitch_bytes: int = 0,
 ) -> None:
-    """Rows [first, first + rows) of a task in *tile*, *pitch_bytes* apart, to *views* of heads.
+    """Store rows [first, first + rows) of a task from *tile*, *pitch_bytes* apart, to *views*.
 
-    Without a pitch rows are as wide as those of the views.
+    Views are per head. Without a pitch rows are as wide as those of the views.
     """
     for head, view in enumerate(views):
         start = head * view.rows
@@ -112,9 +112,9 @@ def store_sums(
     first: int = 0,
     blind: Spans = (),
 ) -> None:
-    """*column*, or what is a block a row in *blocks*, to *views* of softmax_lse, head by head.
+    """Store *column*, or one block per row in *blocks*, to *views* of softmax_lse, head by head.
 
-    That of *blind* rows, first ones and counts, is infinite.
+    The value for *blind* rows, first ones and counts, is infinite.
     """
     rows = sum(view.rows for view in views)
     if column is not None:
@@ -131,21 +131,21 @@ class Masked(NamedTuple):
     """Keys of a tile of which some are hidden, along a diagonal."""
 
     first: int
-    """The mask is added from this key on."""
+    """The key at which the mask starts."""
     keys: int
-    """So many of its columns are added."""
+    """Number of mask columns."""
     is_start: bool
-    """Whether zeros hide, those before a diagonal, and not ones."""
+    """Whether zeros hide keys, those before a diagonal, rather than ones."""
     stencil: GmView
     """The piece of the stencil, `(tokens, columns)`."""
 
 
 class Vector:
-    """The buffers of a vector core, and how it works on its part of a task."""
+    """The buffers of a vector core, and the stages of its part of a task."""
 
     def __init__(self, spec: DeviceSpec, places: Places) -> None:
         a = places.a
-        # The vendor's tensors take all of the unified buffer.
+        # The vendor's tensors occupy the whole unified buffer.
         self.core = core = VectorCore("fai", spec, "aiv", alone=True)
         self._places, self._a = places, a
         self._type = a.work_type
@@ -166,7 +166,7 @@ class Vector:
         self._rounding = rounding_to(a.element)
 
     def task(self, form: Form, half: int, *_: GmView) -> None:
-        """Write the part of vector core *half* in a task of *form*, at the first places."""
+        """Write the part of vector core *half* in a task of *form*, at offset 0."""
         part = form.part(half)
         if form.keys == 0:
             if part.rows:
@@ -183,7 +183,7 @@ class Vector:
     # ---- masks ----
 
     def _masks(self, part: Part, tile: Tile) -> Iterator[Masked]:
-        """What is hidden of *tile* from the tokens of *part*, at its end and at its start."""
+        """The hidden keys of *tile* for the tokens of *part*, at its end and at its start."""
         if self._mask is not None and tile.diagonal is not None:
             first = max(0, tile.diagonal - 1) // MASK_UNIT * MASK_UNIT
             yield self._masked(part, tile.diagonal, first, tile.keys - first)
@@ -196,16 +196,16 @@ class Vector:
         self, part: Part, diagonal: int, first: int, keys: int, *, is_start: bool = False
     ) -> Masked:
         """The piece of the stencil whose first row has zeros before key *diagonal*."""
-        # Row i of the stencil has its first one at i + 1.
+        # The first one in row i of the stencil is at i + 1.
         shift = diagonal - 1 - first
         columns = align_up(keys, MASK_UNIT)
-        # Far above its diagonal all of the stencil is ones.
+        # Far above its diagonal the stencil is all ones.
         top, left = max(0, shift) + part.token, min(max(0, -shift), MASK_EXTENT - columns)
         stencil = self._places.mask[top : top + part.tokens, left : left + columns]
         return Masked(first, keys, is_start, stencil)
 
     def _load_mask(self, mask: GmView, row: int, rows: int) -> None:
-        """The *mask* of *rows* from *row* on; rows are tokens of one head, then of the next."""
+        """Load the *mask* of *rows* rows from *row*, the tokens of one head after another."""
         assert self._mask is not None
         tile, pitch = self._mask.alloc(), mask.columns
         octets = tile.as_dtype(UINT8)[TILE_COUNT:]
@@ -219,14 +219,14 @@ class Vector:
         self._mask.enque(tile)
 
     def _add_mask(self, plane: WidePlane, mask: Masked) -> None:
-        """Add what was loaded of *mask* to the scores *plane*."""
+        """Add the loaded *mask* to the scores *plane*."""
         core, queue, pitch = self.core, self._mask, mask.stencil.columns
         assert queue is not None
         tile, count = queue.deque(), plane.rows * pitch
         half, wide = tile[:count], self._wide_mask.as_dtype(self._type, count)
         # 0 or 1: uint8 -> fp16 -> fp32
         core.cast(half, tile.as_dtype(UINT8)[TILE_COUNT : TILE_COUNT + count], "none")
-        # What has been stored from there has left.
+        # Wait until earlier data has been stored from there.
         core.sync("mte3", "vector")
         core.convert(wide, half)
         queue.free(tile)
@@ -244,7 +244,7 @@ class Vector:
     # ---- softmax ----
 
     def _softmax(self, part: Part, tile: Tile, *, is_first: bool) -> None:
-        """Scores of *tile* to probabilities, from slot to slot."""
+        """Convert scores of *tile* to probabilities, from slot to slot."""
         rows = slice(part.row, part.row + part.rows)
         size = tile.index, rows.stop, tile.keys
         views = self._places.scores(*size)[rows, :], self._places.probabilities(*size)[rows, :]
@@ -259,7 +259,7 @@ class Vector:
         is_first: bool,
         masks: tuple[Masked, ...],
     ) -> None:
-        """Scores `(rows, keys)` to *probabilities* of the same shape."""
+        """Write *probabilities* for scores `(rows, keys)` of the same shape."""
         core, columns = self.core, scores.columns
         pitch = align_up(columns, COLUMN_UNIT)
         if scores.rows == 0:
@@ -275,7 +275,7 @@ class Vector:
             here = slice(row, row + rows)
             loaded = core.load(self._scores, scores[here, :], pitch)
             plane = plane_of(loaded, rows, columns, pitch)
-            # Scores times scale, hidden ones - 3e38
+            # Scores times scale, with 3e38 subtracted from hidden ones
             core.mul(plane.whole, plane.whole, float(np.float32(self._a.scale)))
             for number, mask in enumerate(masks):
                 if number:
@@ -288,10 +288,10 @@ class Vector:
     def _softmax_rows(
         self, plane: WidePlane, probabilities: GmView, slot: int, is_first: bool, row: int
     ) -> None:
-        """Some rows, the first of which is *row* of the core's."""
+        """Process some rows, from row *row* of the core on."""
         core, rows, whole = self.core, plane.rows, plane.whole
         self._find_largest(plane, slot, is_first, row)
-        # Probabilities: exp of what they are below the largest
+        # Probabilities: exp of the difference to the maximum
         by_rows(core, "sub", plane, spread(core, self._scratch, self._now.at(row, rows)))
         core.exp(whole, whole)
         narrow = self._probabilities.alloc()
@@ -303,7 +303,7 @@ class Vector:
         self._add_up(plane, slot, is_first, row)
 
     def _find_largest(self, plane: WidePlane, slot: int, is_first: bool, row: int) -> None:
-        """The largest score of each row so far to `now` and `largest`, and by what sums shrink."""
+        """Write the running maximum of each row to `now` and `largest`, and the factor of sums."""
         core, rows = self.core, plane.rows
         of_tile, now, largest, shrink = (
             column.at(row, rows)
@@ -319,7 +319,7 @@ class Vector:
         core.copy(padded(largest), padded(now))
 
     def _add_up(self, plane: WidePlane, slot: int, is_first: bool, row: int) -> None:
-        """The sum of each row so far to `total`."""
+        """Update the running sum of each row in `total`."""
         core, rows = self.core, plane.rows
         of_tile, total = self._of_tile_sum.at(row, rows), self._total.at(row, rows)
         reduce_by_repeat(core, "sum", of_tile, plane, self._scratch)
@@ -359,10 +359,10 @@ class Vector:
         sums: tuple[GmView, ...],
         blind: Spans,
     ) -> None:
-        """Products `(rows, columns)` onto the output; *outputs* and *sums* are there at the end.
+        """Add products `(rows, columns)` to the output; *outputs* and *sums* are given at the end.
 
-        The output stays in the buffer between tiles, or it is stored to *every* and back where
-        that of all rows does not fit.
+        The output stays in the buffer between tiles, or is stored to *every* and reloaded if the
+        output of all rows does not fit.
         """
         core = self.core
         core.cross_core_wait_flag("group", "scalar", PRODUCTS_READY)
@@ -388,7 +388,7 @@ class Vector:
             self._finish_sums(products.rows, sums, blind)
 
     def _shrink_and_add(self, output: Local, products: GmView, slot: int, row: int) -> None:
-        """`O = O * shrink + products`, for rows of the core's from *row* on."""
+        """`O = O * shrink + products`, for rows of the core from *row* on."""
         core, rows, columns = self.core, products.rows, products.columns
         loaded = core.load(self._products, products, columns)
         plane = plane_of(output, rows, columns)
@@ -399,7 +399,7 @@ class Vector:
     def _finish(
         self, output: Local, row: int, rows: int, views: tuple[GmView, ...], blind: Spans
     ) -> None:
-        """Divide the output of *rows* of the core's from *row* on, and store it head by head."""
+        """Divide the output of *rows* rows of the core, from *row* on; store it head by head."""
         core, plane = self.core, plane_of(output, rows, self._a.head_size)
         by_rows(core, "div", plane, spread(core, self._scratch, self._total.at(row, rows)))
         for first, count in blind:
@@ -407,14 +407,14 @@ class Vector:
             if start < stop:
                 core.duplicate(plane.row(start, 0, (stop - start) * plane.pitch), 0.0)
         if views[0].dtype is not self._type:
-            # fp32 -> the type of the query, where it lies
+            # fp32 -> the type of the query, in place
             narrow = output.as_dtype(self._a.element, plane.whole.count)
             core.cast(narrow, plane.whole, self._rounding)
         core.sync("vector", "mte3")
         store_heads(core, output, views, row, rows)
 
     def _finish_sums(self, rows: int, views: tuple[GmView, ...], blind: Spans) -> None:
-        """softmax_lse, ln of the sum and the largest score of each row, head by head."""
+        """Store softmax_lse, ln of the sum plus the maximum of each row, head by head."""
         if not views:
             return
         core, found = self.core, self._of_tile[:rows]
@@ -426,13 +426,13 @@ class Vector:
                 found = self._sums[:rows]
             store_sums(core, self._blocks, found, views, blind=blind)
             return
-        # Those of a piece lie together.
+        # Those of a piece are contiguous.
         core.sync("vector", "mte3")
         copy_out(core, self._of_tile, views[0], 0)
         core.sync("mte3", "vector")
 
     def _zeros(self, rows: int, outputs: tuple[GmView, ...], sums: tuple[GmView, ...]) -> None:
-        """The output of rows without keys, and their softmax_lse."""
+        """Store the output of rows without keys, and their softmax_lse."""
         core, output = self.core, self._output.alloc()
         core.sync("mte2", "vector")
         core.duplicate(output.as_dtype(self._a.element, rows * self._a.head_size), 0.0)

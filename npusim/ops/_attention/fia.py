@@ -1,4 +1,4 @@
-"""FIA, the kernel of attention over tiles of many keys, split over cores by their cost.
+"""FIA, the attention kernel with tiles of many keys, split over cores by their cost.
 
 .. code-block:: text
 
@@ -8,22 +8,22 @@
     query (rows, depth) @ key (keys, depth).T     -> scores (rows, keys), fp32, to the workspace
     weights (rows, keys) @ value (keys, width)    -> product (rows, width), fp32, to the workspace
 
-Tile by tile, scores, weights, products and sums pass through global memory, two slots of each; a
-core waits by flags for what it reads. All vector cores wait for each other before they put the
-pieces of split rows together. In L1 are the queries of a row of tiles (256 of them are a slice),
-slices of 256 keys or of 128 x 256 weights, three at a time, and two of 256 values, which stay there
-where a tile has no more; in L0 128 x 128 x 128. Rotated parts of queries and keys lie in L1 behind
-the other columns, and are multiplied last.
+Tile by tile, scores, weights, products and sums pass through global memory, in two slots each; a
+core waits by flags for what it reads. All vector cores synchronise before they combine the pieces
+of split rows. L1 holds the queries of a row of tiles (256 of them are a slice), three slices of 256
+keys or of 128 x 256 weights, and two of 256 values, which remain there if a tile has no more; L0
+holds 128 x 128 x 128. Rotary parts of queries and keys follow the other columns in L1, and are
+multiplied last.
 
 Sources: ops-transformer@3a280bc attention/common/op_kernel/arch22, fia_kernel_nonquant.h and
 fia_block_cube_nonquant_gqa.h. Assumed: rows without keys, and places of tokens that requests do not
-have, are filled with zeros first, in turn by all vector cores; which flag vector cores wait for
-each other by; lengths of requests come with the sizes of the tiles, so that no core reads them;
-heads that are no 64 or 128 wide go through the same cube in slices that fit, though the vendor has
-another one for them; all queries in L1 share one flag, and where not all rows of a tile fit, keys
-are loaded for each part of them; each token's heads are loaded by themselves where tokens do not
-follow each other; keys in fractals go to L1 as they are; only where values are narrower than keys
-does an Mmad wait for the one before.
+have, are first filled with zeros, in turn by all vector cores; which flag vector cores use to
+synchronise; lengths of requests come with the tiling, so that no core reads them; heads that are
+not 64 or 128 wide use the same cube code in slices that fit, though the vendor has different code
+for them; all queries in L1 share one flag, and if not all rows of a tile fit, keys are loaded for
+each part of them; each token's heads are loaded separately if tokens are not contiguous; keys in
+fractals are copied to L1 unchanged; only if values are narrower than keys does an Mmad wait for the
+previous one.
 """
 
 from __future__ import annotations
@@ -64,35 +64,35 @@ from npusim.ops._attention.places import Memory, Part
 from npusim.ops._attention.problem import Attention
 
 ALL_VECTORS = 10
-"""Flag by which all vector cores wait for each other."""
+"""Flag by which all vector cores synchronise."""
 OPERANDS_READY = 6
 """Flag: the vector cores have stored the digits of a row of tiles, or the keys and values of one,
-where keys are int8."""
+if keys are int8."""
 STREAMED_GROUP = 64
-"""Up to so many heads on one of keys, one token a request reads keys past the L2."""
+"""Up to this many query heads per head of keys, one token per request reads keys past the L2."""
 L2_SHARE = (6, 5)
-"""They do so in BNSD, and where keys and values have that many fifths of its bytes."""
+"""This holds in BNSD, if keys and values take this many fifths of the L2's bytes."""
 QUERY_BYTES, QUERY_ROWS, QUERY_SLICES = 96 * 1024, 256, 2
 SLICE_BYTES, SLICE_KEYS = 64 * 1024, 256
 NARROW, WIDE_KEYS = 128, 128
-"""Up to so many columns a head, a slice has 256 keys, else 128."""
+"""Up to this many columns per head, a slice has 256 keys, else 128."""
 KEY_SLICES, VALUE_SLICES = 3, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(_protocol.Plan):
-    """The sizes of tiles; `schedule` says which core does which of them."""
+    """The sizes of tiles; `schedule` assigns them to cores."""
 
     tile_rows: int
     tile_keys: int
     pieces: int
     """Pieces of rows of tiles that several cores share."""
     streams_keys: bool
-    """Whether the L2 keeps no keys and values."""
+    """Whether keys and values bypass the L2."""
 
 
 def tile(spec: DeviceSpec, a: Attention, template: str, nbytes_of_keys: int, reason: str) -> Plan:
-    """Split *a*, whose keys and values take *nbytes_of_keys* together, for FIA or IFA."""
+    """Split *a*, whose keys and values take *nbytes_of_keys* in total, for FIA or IFA."""
     plan = schedule(a, spec.cores["aic"].count)
     memory = LatentMemory(plan) if a.is_latent else Memory(plan)
     return Plan(
@@ -118,7 +118,7 @@ def _streams(spec: DeviceSpec, a: Attention, nbytes_of_keys: int) -> bool:
 
 
 def build(spec: DeviceSpec, a: Attention, names: tuple[str, ...], plan: Plan) -> tuple[Block, ...]:
-    """Three blocks a group; *names* are those of the call's tensors."""
+    """Three blocks per group; *names* are those of the call's tensors."""
     memory = Memory(schedule(a, spec.cores["aic"].count))
     vector = Vector(spec, memory)
     softmax, finish = Softmax(vector), Finish(vector)
@@ -127,7 +127,7 @@ def build(spec: DeviceSpec, a: Attention, names: tuple[str, ...], plan: Plan) ->
 
 
 def cube_steps(spec: DeviceSpec, memory: Memory) -> CoreSteps:
-    """What cube cores do."""
+    """The steps of cube cores."""
     cube = Cube(spec, memory)
     return CoreSteps(cube.core, cube.steps())
 
@@ -141,7 +141,7 @@ def launch(
     names: tuple[str, ...],
     plan: Plan,
 ) -> tuple[Block, ...]:
-    """What cube and vector cores write, for all groups."""
+    """The blocks of cube and vector cores, for all groups."""
     memory, core, work = vector.memory, vector.core, vector.memory.plan
     streamed = ("key", "value") if plan.streams_keys else ()
     bound = {name: Binding(name, is_cached=name not in streamed) for name in names}
@@ -187,7 +187,7 @@ class Cube:
         core.claim_l0()
 
     def steps(self) -> tuple[Step, ...]:
-        """All tiles; scores are one ahead of products."""
+        """All tiles; scores are one tile ahead of products."""
         memory = self._memory
         parts = [
             Part(tile, 0, memory.copies * tile.piece.row_tile.rows) for tile in memory.plan.tiles
@@ -222,7 +222,7 @@ class Cube:
         if a.dequantises or (is_first and a.has_digits):
             core.cross_core_wait_flag("group", "scalar", OPERANDS_READY)
         for first, rows in pieces(scores.rows, QUERY_SLICES * self._slice_rows):
-            # All rows of a tile stay in L1 until the last of its keys, if they fit.
+            # All rows of a tile remain in L1 until the last of its keys, if they fit.
             stays = rows == scores.rows
             if is_first or not stays:
                 self._load_queries(queries, first, rows)
@@ -252,7 +252,7 @@ class Cube:
     def _load_keys(
         self, found: tuple[Piece, ...], key: int, keys: int, tile: Local, *, k_is_first: bool
     ) -> None:
-        """Keys or values [key, key + keys) of those of *found* into *tile*, a copy a piece."""
+        """Load keys or values [key, key + keys) of *found* into *tile*, one copy per piece."""
         core = self._core
         padded = l1_rows(core.element, keys, k_is_first)
         for row, piece in within(found, key, keys):
@@ -262,7 +262,7 @@ class Cube:
                 repeat(core, self._load_page, tile, row, padded, piece)
 
     def _load_page(self, tile: Local, row: int, padded: int, page: Piece) -> None:
-        """A page: where it lies stands in the block table; rotated parts follow the others."""
+        """Load a page, whose block is read from the block table; rotary parts follow the others."""
         self._core.look_up("block", page)
         load = self._core.load_fractals if page.is_nz else self._core.load_rows
         load(tile, page.keys, padded, row)
@@ -270,7 +270,7 @@ class Cube:
             load(tile[self._memory.plan.rows.a.head_size * padded :], page.rotated, padded, row)
 
     def _slice_scores(self, scores: GmView) -> None:
-        """The columns of a slice of keys: (rows, depth) @ (depth, keys)."""
+        """Multiply a slice of keys: (rows, depth) @ (depth, keys)."""
         core, depth = self._core, self._depth
         (queries,) = self._queries.in_use
         tile = self._slices.deque()
@@ -349,6 +349,6 @@ class Cube:
         self._slices.free(tile)
 
     def _end_step(self, *, is_last: bool) -> None:
-        """An Mmad waits until the one before is over where values are narrower than keys."""
+        """Make an Mmad wait for the end of the previous one if values are narrower than keys."""
         if not is_last and self._depth > self._width:
             self._core.barrier("cube")

@@ -1,22 +1,21 @@
-"""The second half of a vector core's work in FIA: products of tiles to the output.
+"""The second half of a vector core's work in FIA: from products of tiles to the output.
 
 .. code-block:: text
 
-    o' = o * e + product              o of the tile before, through global memory
+    o' = o * e + product              o of the previous tile, through global memory
     out = o / l                       after the last tile; fp16: ties away from zero, bf16: to even
 
-A piece of a row of tiles that cores share stores out, m and l. Pieces are put together at the end:
+A piece of a row of tiles that cores share stores out, m and l. Pieces are combined at the end:
 
 .. code-block:: text
 
     M = max(m);  c = l * exp(m - M);  w = c / ((c0 + c1) + ...);  out = (w0 * o0 + w1 * o1) + ...
 
 Sources: ops-transformer@3a280bc attention/common/op_kernel/arch22, fia_block_vec_nonquant.h and
-fia_block_vec_flashdecode.h. Rows that tokens before or behind leave without a key give zeros; with
-a mask that is taken as it is their logarithm is infinite only where it hides all keys of their
-tiles.
-How rows are found that see nothing, and how outputs are stored whose rows do not follow each other,
-is assumed.
+fia_block_vec_flashdecode.h. Rows without visible keys due to pre_tokens or next_tokens give zeros;
+with a mask that is used directly their logarithm is infinite only if it hides all keys of their
+tiles. How rows that see nothing are found, and how outputs with non-contiguous rows are stored, is
+assumed.
 """
 
 from __future__ import annotations
@@ -49,13 +48,13 @@ from npusim.ops._attention.fia_vector import (
 from npusim.ops._attention.places import Target, joined
 
 LOOP_ROWS, MOST_ROWS = 8, 256
-"""Multiples of the one are taken, up to the other: a block each fills what state leaves by."""
+"""Loops take multiples of the first, up to the second: one block per row fits the output buffer."""
 LOWEST = -3.4028234663852886e38
-"""Where the maximum of pieces begins: -FLT_MAX."""
+"""Initial value of the maximum of pieces: -FLT_MAX."""
 
 
 class Finish:
-    """Writes the end of rows: rounded and stored, with the logarithms of their sums."""
+    """Finishes rows: rounds and stores them, with the logarithms of their sums."""
 
     def __init__(self, vector: Vector) -> None:
         self._vector, self._core, self._a = vector, vector.core, vector.a
@@ -71,7 +70,7 @@ class Finish:
     def rows(self, plane: WidePlane, target: Target, largest: Local, total: Local) -> None:
         """Round and store *plane*, and the logarithms of its sums.
 
-        *largest* and *total* are those of the rows as they are kept, or in blocks.
+        *largest* and *total* are those of the rows as stored in the state, or in blocks.
         """
         core, vector = self._core, self._vector
         if self._hides:
@@ -88,12 +87,16 @@ class Finish:
         elif target.sums:
             self._store_sums(plane.rows, target, largest, total)
 
-    def _blocks(self, kept: Local, rows: int) -> Local:
-        """What is kept of *rows* as a block a row."""
-        return kept if kept.count == rows * BLOCK else self._vector.state.blocks(kept)
+    def _blocks(self, row_values: Local, rows: int) -> Local:
+        """The stored state of *rows* as one block per row."""
+        return (
+            row_values
+            if row_values.count == rows * BLOCK
+            else self._vector.state.blocks(row_values)
+        )
 
     def _store_rows(self, out: Local, target: Target) -> None:
-        """Store rows of the output one behind the other, and free the tile *out*."""
+        """Store contiguous rows of the output, and free the tile *out*."""
         element, at = self._a.element, 0
         self._vector.wide_out.enque(out)
         out = self._vector.wide_out.deque()
@@ -105,7 +108,7 @@ class Finish:
         self._vector.wide_out.free(out)
 
     def _empty_hidden(self, plane: WidePlane, largest: Local) -> None:
-        """Zeros for rows of which a mask hides all keys; *largest* is a block a row."""
+        """Zero rows of which a mask hides all keys; *largest* is a block per row."""
         core, queue = self._core, self._vector.wide_out
         count, spread = align_up(plane.whole.count, LANES), queue.alloc()
         # (rows, 8) -> (rows, width), the row's maximum everywhere
@@ -118,7 +121,7 @@ class Finish:
         queue.free(queue.deque())
 
     def _store_sums(self, rows: int, target: Target, largest: Local, total: Local) -> None:
-        """ln(total) + largest, 4 bytes a row."""
+        """ln(total) + largest, 4 bytes per row."""
         core, bits, small = self._core, self._vector.mask_bits, self._vector.small_out.alloc()
         logs = small[: rows * BLOCK]
         core.copy(logs, self._blocks(total, rows))
@@ -136,12 +139,12 @@ class Finish:
         self._store_blocks(small, target, "softmax_lse")
 
     def _store_each(self, rows: int, target: Target, found: Mapping[str, Local]) -> None:
-        """Maxima and sums of *rows*, as they are *found*, a block of eight a row."""
+        """Store maxima and sums of *rows* as *found*, a block of eight per row."""
         core = self._core
-        for name, kept in found.items():
+        for name, row_values in found.items():
             small, (_, unseen) = self._vector.small_out.alloc(), self._a.sums[name]
             values = small[: rows * BLOCK]
-            core.copy(values, self._blocks(kept, rows))
+            core.copy(values, self._blocks(row_values, rows))
             if self._hides and name == "softmax_sum":
                 bits, count = self._vector.mask_bits, align_up(values.count, LANES)
                 maxima = replace(self._blocks(found["softmax_max"], rows), count=count)
@@ -154,7 +157,7 @@ class Finish:
             self._store_blocks(small, target, name)
 
     def _store_blocks(self, small: Local, target: Target, name: str) -> None:
-        """Tensor *name*'s share of each block of *small*, which is freed."""
+        """Store tensor *name*'s part of each block of *small*, which is freed."""
         self._vector.small_out.enque(small)
         small = self._vector.small_out.deque()
         for first, every, view in target.sums:
@@ -165,12 +168,12 @@ class Finish:
             self._core.emit(Store(view.operand, src, pitch_bytes))
         self._vector.small_out.free(small)
 
-    # ---- rows that see no key ----
+    # ---- rows without keys ----
 
     def empty(self, tiles: tuple[RowTile, ...], cores: int) -> Step:
-        """Zeros for all rows of *tiles*, and infinite logarithms: so many *cores* take turns.
+        """Zeros for all rows of *tiles*, and infinite logarithms, by *cores* in turn.
 
-        Likewise for tokens that requests do not have.
+        The same for tokens that requests do not have.
         """
         memory = self._vector.memory
         parts = [
@@ -197,25 +200,25 @@ class Finish:
 
 
 class Form(NamedTuple):
-    """What distinguishes tiles of as many rows."""
+    """The properties that distinguish tiles with equal rows."""
 
     is_first: bool
     """Whether it is the first of its piece; *is_last* likewise."""
     is_last: bool
     parity: int
-    """Which of two has its state, and its sums."""
+    """Which of two slots holds its state, and its sums."""
     own: int
     """The row where its sums begin in the workspace."""
     digit_bytes: int
-    """From the product of a digit to that of the next, where there are several."""
+    """Distance from the product of one digit to that of the next, if there are several."""
 
 
 Loaded = Callable[[Form, int, GmView, GmView | None], WidePlane]
-"""Makes a plane of rows of a product, from some row of the core's on, and of a scale."""
+"""Loads a plane of rows of a product, from a row of the core on, with a scale."""
 
 
 class Output:
-    """Writes the second half of tiles for a vector core, and puts pieces together."""
+    """Writes the second half of tiles for a vector core, and combines pieces."""
 
     def __init__(
         self,
@@ -224,7 +227,7 @@ class Output:
         loaded: Loaded | None = None,
         scale: Callable[..., GmView | None] | None = None,
     ) -> None:
-        """*scale* says what the columns of a tile are multiplied by, where *loaded* does that."""
+        """*scale* gives the factors of the columns of a tile, if *loaded* multiplies by them."""
         self._vector, self._core, self._memory = vector, vector.core, vector.memory
         self._finish, self._loaded, self._scale = finish, loaded or self._load, scale
 
@@ -238,19 +241,19 @@ class Output:
 
     def _form(self, is_first: bool, is_last: bool, parity: int, rows: int, half: int) -> Form:
         memory = self._memory
-        # Each vector core has its own rows of sums, however many a tile has: nothing else keeps
-        # one from the next row of tiles while the other one still reads.
+        # Each vector core has its own rows of sums, however many a tile has: otherwise one core
+        # could write the next row of tiles while the other one still reads.
         own, _ = rows_of_half(memory.max_rows, half)
         digit_bytes = rows * FLOAT32.nbytes(memory.width) if memory.copies > 1 else 0
         return Form(is_first, is_last, parity, own, digit_bytes)
 
     def _sums(self, parity: int, row: int, rows: int) -> GmView:
-        # No argument of a stage, so that the call does not move it on: mte3 stores what mte2 loads,
-        # and where all calls find such bytes in one place, order is found once.
+        # Not an argument of the stage, so that the call does not shift it: mte3 stores what mte2
+        # loads, and if all calls use the same bytes, the order is checked only once.
         return self._memory.slot("sums", parity, rows, self._memory.width, row).flat
 
     def targets(self) -> Column:
-        """Where the rows of each part go, loop by loop: nowhere before its last tile."""
+        """The destinations of the rows of each part, by loop; none before its last tile."""
         return column_of(
             [(x.tile.piece, x.row, x.rows) if x.tile.is_last else () for x in self._vector.parts],
             self._targets,
@@ -259,7 +262,7 @@ class Output:
     def _targets(
         self, piece: Piece | None = None, first: int = 0, rows: int = 0
     ) -> tuple[Target | tuple[GmView, ...], ...]:
-        """Where rows [first, first + rows) of *piece* go, of each loop."""
+        """The destinations of rows [first, first + rows) of *piece*, for each loop."""
         memory, loops = self._memory, pieces(rows, self._finish.loop_rows)
         if piece is None or piece.number is None:
             return tuple(memory.target(piece.row_tile, first + x, n) for x, n in loops if piece)
@@ -272,21 +275,21 @@ class Output:
         scale: GmView | None,
         targets: tuple[Target | tuple[GmView, ...], ...],
     ) -> None:
-        """(rows, width) of a product onto the sums before, or loop by loop to *targets*.
+        """Add (rows, width) of a product to the previous sums, or by loop to *targets*.
 
-        Of a piece these are three views of what it leaves.
+        For a piece these are three views of its results.
         """
         core = self._core
         core.cross_core_wait_flag("group", "scalar", PRODUCT_READY)
         if not form.is_first and product.rows:
-            # What the tile before has stored is loaded again.
+            # Data stored by the previous tile is loaded again.
             core.sync("mte3", "mte2")
         for number, (row, rows) in enumerate(pieces(product.rows, self._finish.loop_rows)):
             target = targets[number] if targets else ()
             repeat(core, self._rows, form, row, product[row : row + rows, :], scale, target)
 
     def _load(self, _: Form, __: int, product: GmView, ___: GmView | None) -> WidePlane:
-        """Rows of *product* as they are."""
+        """Load rows of *product* unchanged."""
         tile = self._core.load_rows(self._vector.wide_in, joined(product))
         return WidePlane(tile, product.rows, product.columns, product.columns)
 
@@ -298,12 +301,12 @@ class Output:
         scale: GmView | None,
         target: Target | tuple[GmView, ...],
     ) -> None:
-        """Some rows of a tile, from *row* on."""
+        """Process some rows of a tile, from *row* on."""
         core, vector, state = self._core, self._vector, self._vector.state
         plane = self._loaded(form, row, product, scale)
         at = form.own + row, plane.rows
         if not form.is_first:
-            # plane = sums before x factor of the row + plane
+            # plane = previous sums x factor of the row + plane
             tile = core.load_rows(vector.wide_in, self._sums(1 - form.parity, *at))
             old = replace(plane, tile=tile)
             faded = state.of("faded", form.parity, row, plane.rows)
@@ -321,15 +324,15 @@ class Output:
     def leave(
         self, plane: WidePlane, parity: int, row: int, target: Target | tuple[GmView, ...]
     ) -> None:
-        """Rows that are done, from *row* on, to *target*, with their maxima and sums."""
+        """Store finished rows, from *row* on, to *target*, with their maxima and sums."""
         core, vector, state = self._core, self._vector, self._vector.state
         largest, total = (state.of(name, parity, row, plane.rows) for name in ("largest", "total"))
         if isinstance(target, Target):
             self._finish.rows(plane, target, largest, total)
             return
         self._store_plane(plane, joined(target[0]))
-        for kept, view in zip((largest, total), target[1:], strict=True):
-            blocks = state.blocks(kept)
+        for row_values, view in zip((largest, total), target[1:], strict=True):
+            blocks = state.blocks(row_values)
             small = vector.small_out.alloc()
             core.copy(small[: blocks.count], blocks)
             core.store_rows(vector.small_out, small, joined(view))
@@ -339,10 +342,10 @@ class Output:
         self._core.copy(out[: plane.whole.count], plane.whole)
         self._core.store_rows(self._vector.wide_out, out, view)
 
-    # ---- pieces put together ----
+    # ---- combining pieces ----
 
     def combine(self, order: int) -> Step:
-        """Put pieces together, up to 8 rows at a time."""
+        """Combine pieces, up to 8 rows at a time."""
         memory, every = self._memory, self._memory.plan.combined
         parts = [part for own in every for part in own]
         core = np.repeat(np.arange(len(every)), [len(own) for own in every])
@@ -354,7 +357,7 @@ class Output:
     def _combine(
         self, count: int, target: Target, outs: GmView, maxima: GmView, sums: GmView
     ) -> None:
-        """*count* pieces of up to 8 rows: see the module."""
+        """Combine *count* pieces of up to 8 rows: see the module."""
         core, vector, size = self._core, self._vector, outs.rows * BLOCK
         # (pieces, rows, 8) of maxima and of sums
         of_max = core.load_rows(vector.mask_in, self._every(maxima, count))

@@ -1,4 +1,4 @@
-"""How large tiles of FIA are: many keys and few rows for a decoder, many of both for a prefill.
+"""Tile sizes of FIA: many keys and few rows for decode, many of both for prefill.
 
 ops-transformer@3a280bc attention/common/op_host, arch22/fia_tiling_nonquant.cpp.
 """
@@ -12,31 +12,32 @@ from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.ops._attention.problem import Attention
 
 FEW_QUERIES = 16
-"""Up to so many tokens a request, a tile has many keys and few rows, as a decoder's."""
+"""Up to this many tokens per request, a tile has many keys and few rows, as for decode."""
 PREFILL_KEYS, PREFILL_ROWS = 512, 512
 DECODE_KEYS = (8192, 4096, 2048)
-"""For groups of less than 5 heads, of less than 10, and of more."""
+"""For groups of fewer than 5 heads, fewer than 10, and more."""
 GROUP_STEP = 5
 STENCIL_KEYS = 1024
-"""The most keys of a tile where lengths say what is hidden."""
+"""Most keys of a tile if lengths decide what is hidden."""
 KEYS_ALIGNED = 32
 ROWS_OF_KEYS = ((512, 512), (1024, 256), (2048, 128), (4096, 64))
-"""Keys up to the first number have as many rows as the second."""
+"""Keys up to the first number have the second number of rows."""
 FEWEST_ROWS = 32
 EIGHTFOLD_ROWS = 128
-"""Up to so many rows a tile keeps maxima and sums eight times each, as the vector pipe reads them.
+"""Up to this many rows, a tile stores maxima and sums eight times each, as the vector pipe reads
+them.
 """
 CHUNK_KEYS, CHUNK_ROWS = 256, 128
-"""Of a tile whose keys of int8 are dequantised; of rows that is assumed."""
+"""For a tile with int8 keys that are dequantised; assumed for rows."""
 TRAINING_KEYS, TRAINING_ROWS, VECTOR_CORES = 1024, 64, 2
-"""Of a tile in training; twice the rows where there are more than the vector cores of all groups
+"""For a tile in training; twice the rows if there are more than the vector cores of all groups
 have."""
 LATENT_ROWS, FEWEST_LATENT_ROWS = 256, 128
-"""Of a tile of latent keys."""
+"""For a tile of latent keys."""
 
 
 class TileSizes(NamedTuple):
-    """How many keys and rows a tile has at most."""
+    """The most keys and rows of a tile."""
 
     keys: int
     rows: int
@@ -45,7 +46,7 @@ class TileSizes(NamedTuple):
 
 
 def tile_sizes(a: Attention, cores: int) -> TileSizes:
-    """The sizes of all tiles of a call on a chip of so many cube *cores*."""
+    """The sizes of all tiles of a call on a chip of that many cube *cores*."""
     if a.is_latent:
         return latent_sizes(a, cores)
     if a.is_training:
@@ -67,8 +68,8 @@ def tile_sizes(a: Attention, cores: int) -> TileSizes:
 
 
 def _training_sizes(a: Attention, cores: int) -> TileSizes:
-    """The same for training, where each vector core has rows of its own: those of a tile are two
-    cores' rows, which share the products (flash_attention_score/op_host, S1S2 and S1)."""
+    """The same for training, where each vector core has separate rows: a tile has the rows of two
+    cores, which share the products (flash_attention_score/op_host, S1S2 and S1)."""
     keys = min(TRAINING_KEYS, max(a.kv_lengths, default=0))
     tasks = sum(ceil_div(length, TRAINING_ROWS) for length in a.query_lengths) * a.query_heads
     rows = VECTOR_CORES * TRAINING_ROWS * (2 if tasks > VECTOR_CORES * cores else 1)
@@ -76,11 +77,11 @@ def _training_sizes(a: Attention, cores: int) -> TileSizes:
 
 
 def latent_sizes(a: Attention, cores: int) -> TileSizes:
-    """The same of latent keys: where all requests are as long, rows may be such that all *cores*
-    get as many rows of tiles.
+    """The same for latent keys: if all requests are equally long, rows may be chosen so that all
+    *cores* get equally many rows of tiles.
 
     ops-transformer@3a280bc attention/common/op_host, arch22/fia_tiling_nonquant_mla.cpp. That the
-    state of a row is one number, however many rows a tile has, is assumed.
+    state of a row is a single number, however many rows a tile has, is assumed.
     """
     rows, requests = LATENT_ROWS, a.requests
     if len({*a.kv_lengths}) == 1 and requests % cores:
@@ -91,7 +92,7 @@ def latent_sizes(a: Attention, cores: int) -> TileSizes:
 
 
 def _whole_pages(a: Attention, keys: int) -> int:
-    """*keys* of a tile, of whole pages where it has several, and no more than there are."""
+    """*keys* of a tile, rounded to whole pages if it has several, and at most as many as exist."""
     if a.paging is not None and keys > a.paging.block_size:
         keys = align_down(keys, a.paging.block_size)
     return min(keys, max(a.kv_lengths, default=0))

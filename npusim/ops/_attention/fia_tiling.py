@@ -1,22 +1,22 @@
-"""How FIA splits a call: tiles of rows and keys, and runs of about the same cost for each core.
+"""How FIA splits a call: tiles of rows and keys, and runs of similar cost for each core.
 
-The rows of a call are queries that share a head of keys. They come token by token where the heads
-of a token are neighbours in memory (BSH, BSND, TND), each token with its heads, and head by head
-otherwise (BNSD, NTD).
+The rows of a call are queries that share a head of keys. They are ordered by token if the heads of
+a token are adjacent in memory (BSH, BSND, TND), each token with its heads, and by head otherwise
+(BNSD, NTD).
 
 .. code-block:: text
 
     cost of a tile = 6 x ceil(rows / 16) + 10 x ceil(keys / 64)
 
-For every number of cores that could be worth it, each core in turn takes what is left of a head of
-keys, then what is left of a row of tiles, then tile by tile, as long as that exceeds its share of
-the cost that is left by no more than half of the last tile. The number of cores whose largest cost
-is the smallest wins, the fewest cores if there are several. A row of tiles that several cores
-share is combined afterwards.
+For every number of cores that may be worth it, each core in turn takes the rest of a head of keys,
+then the rest of a row of tiles, then tile by tile, as long as that exceeds its share of the
+remaining cost by no more than half of the last tile. The number of cores with the smallest largest
+cost wins, the fewest cores if there are several. A row of tiles that several cores share is
+combined afterwards.
 
 ops-transformer@3a280bc attention/common/op_host, arch22/fia_tiling_nonquant.cpp, split_core.cpp.
-That shares are rounded down, and that what a core before has left of a head or of a row counts as
-one piece, is assumed.
+That shares are rounded down, and that the rest of a head or a row left by the previous core counts
+as one unit, is assumed.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from npusim.ops._attention.problem import Attention
 ROW_COST, ROWS_OF_COST = 6, 16
 KEY_COST, KEYS_OF_COST = 10, 64
 TOLERANCE = 2
-"""The part of its last tile's cost by which a core may exceed its share is one in so many."""
+"""A core may exceed its share by its last tile's cost divided by this."""
 SPLIT_CORES, SPLIT_PAGED_KEYS = 2, 1024
-"""Of keys of int8, cores share a row where there are that many cores for each head of each request,
-and in pages only where the longest request has more keys."""
+"""With int8 keys, cores share a row if there are that many cores for each head of each request,
+and in pages only if the longest request has more keys."""
 COMBINED_ROWS = 8
-"""Rows of a row of tiles that a vector core puts together at a time."""
+"""Rows of a row of tiles that a vector core combines at a time."""
 
 
 class Run(NamedTuple):
-    """Rows that lie at even distances: some heads of some tokens."""
+    """Evenly spaced rows: some heads of some tokens."""
 
     token: int
     tokens: int
     head: int
-    """The first head, counted in the group; *heads* of each token."""
+    """The first head, within the group; *heads* of each token."""
     heads: int
 
     @property
@@ -58,41 +58,41 @@ class Run(NamedTuple):
 
 
 class Mask(NamedTuple):
-    """Where the mask of a call lies, in bytes: nonzero hides a key."""
+    """Layout of a call's mask, in bytes: nonzero hides a key."""
 
     pitch: int
-    """From the row of a query token to that of the next."""
+    """From the row of a query token to the next."""
     request: int
     """From request to request."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of *a*, and which keys each of them may see."""
+    """The rows of *a*, and the keys each of them may see."""
 
     a: Attention
 
     @cached_property
     def by_token(self) -> bool:
-        """Whether a token's heads come one after the other; else a head's tokens."""
+        """Whether the heads of a token are consecutive; else the tokens of a head."""
         return self.a.layout.partition("_")[0] in ("BSH", "BSND", "SBH", "TND")
 
     @cached_property
     def mask(self) -> Mask | None:
-        """A mask that is taken as it is, `(requests or 1, tokens, keys)`."""
+        """A mask that is used directly, `(requests or 1, tokens, keys)`."""
         a = self.a
         if not a.has_own_mask:
             return None
         *outer, rows, keys = a.mask_shape
         if not outer:
-            # (tokens, keys), or (requests, keys) where each request has one token.
+            # (tokens, keys), or (requests, keys) if each request has one token.
             return Mask(keys, 0 if a.longest_query > 1 else keys)
         return Mask(keys, rows * keys if outer[0] == a.requests else 0)
 
     def reach(self, request: int) -> tuple[int | None, int | None]:
-        """Keys `token + first` to `token + last` whose tiles are looked at; None: no bound."""
+        """Keys `token + first` to `token + last` have their tiles processed; None: no bound."""
         a = self.a
-        # Within a tile such a mask hides alone.
+        # Within a tile only the mask itself hides keys.
         return (-a.pre_tokens, a.next_tokens) if a.has_own_mask else a.window(request)
 
     def visible(self, request: int, row: int, rows: int) -> tuple[int, int]:
@@ -107,11 +107,11 @@ class Rows:
         return min(start, keys), max(end, 0)
 
     def blind(self, request: int) -> tuple[int, int]:
-        """Tokens up to the first number, and from the second one on, give zeros."""
+        """Tokens before the first number, and from the second one on, give zeros."""
         before, after = self.reach(request)
         queries, keys = self.a.query_lengths[request], self.a.kv_lengths[request]
         first = 0 if after is None else min(queries, max(0, -after))
-        # With such a mask the end is counted from the last token.
+        # With such a mask the end is relative to the last token.
         end = queries if self.a.has_own_mask else keys
         last = queries if before is None else min(queries, max(0, end - before))
         return (first, last) if first < last and keys else (queries, queries)
@@ -126,7 +126,7 @@ class Rows:
         return row % queries, (row + rows - 1) % queries
 
     def runs(self, request: int, row: int, rows: int) -> Iterator[Run]:
-        """Rows [row, row + rows) of a head of keys, as few runs as possible."""
+        """Rows [row, row + rows) of a head of keys, in as few runs as possible."""
         inner = self.a.group if self.by_token else self.a.query_lengths[request]
         end = row + rows
         while row < end:
@@ -154,42 +154,42 @@ class RowTile(NamedTuple):
     row: int
     rows: int
     first: int
-    """Tiles [first, last) of keys, counted from key 0 on."""
+    """Tiles [first, last) of keys, starting from key 0."""
     last: int
 
 
 class Piece(NamedTuple):
-    """Tiles [first, last) of a row of tiles, one after the other on one core."""
+    """Tiles [first, last) of a row of tiles, processed in order on one core."""
 
     row_tile: RowTile
     first: int
     last: int
     number: int | None
-    """Where its results wait for those of the other pieces; None if it is the whole row."""
+    """The slot in which its results wait for the other pieces; None if it is the whole row."""
 
 
 class Tile(NamedTuple):
-    """What a core does at a time."""
+    """The unit of work of a core."""
 
     piece: Piece
     key: int
-    """The first key; *keys* of them."""
+    """The first key, of *keys*."""
     keys: int
     is_first: bool
     """Whether it is the first of its piece; *is_last* likewise."""
     is_last: bool
     turn: int
-    """The number of its piece on its core, and its own *number* there."""
+    """The index of its piece on its core, and its own *number* there."""
     number: int
     core: int
 
 
 class Combined(NamedTuple):
-    """Rows of a split row of tiles, which a vector core puts together."""
+    """Rows of a split row of tiles, which a vector core combines."""
 
     row_tile: RowTile
     row: int
-    """The first one, counted from that of the row of tiles."""
+    """The first one, relative to the row of tiles."""
     rows: int
     first: int
     """The number of the first of its pieces."""
@@ -200,7 +200,7 @@ class Combined(NamedTuple):
 
 
 class Share(NamedTuple):
-    """Tiles [first, last) of a row of a head, which one core gets."""
+    """Tiles [first, last) of a row of a head, assigned to one core."""
 
     head: int
     row: int
@@ -209,7 +209,7 @@ class Share(NamedTuple):
 
 
 Costs = Sequence[Sequence[int]]
-"""Costs of the tiles of one head of keys, `[row][tile]`; a row may have none."""
+"""Costs of the tiles of one head of keys, `[row][tile]`; a row may be empty."""
 
 
 def cost(rows: int, keys: int) -> int:
@@ -222,13 +222,13 @@ def cost(rows: int, keys: int) -> int:
 
 
 def split(heads: Sequence[Costs], cores: int) -> list[list[Share]]:
-    """The shares of each core that gets some; *heads* are those of all batches, in turn."""
+    """The shares of each core that gets some; *heads* are those of all batches, in order."""
     rows = [Share(x, y, 0, len(row)) for x, head in enumerate(heads) for y, row in enumerate(head)]
     costs = list(chain.from_iterable(chain.from_iterable(heads)))
     if not costs:
         return []
     upto = [0, *accumulate(costs)]
-    # Of each tile: where its row, and its head, ends.
+    # For each tile, the end of its row and of its head.
     row_ends = _ends([len(row) for head in heads for row in head])
     head_ends = _ends([sum(map(len, head)) for head in heads])
     fewest = int(sqrt(len(costs) + 0.25) + 0.5)
@@ -243,7 +243,7 @@ def split(heads: Sequence[Costs], cores: int) -> list[list[Share]]:
 
 
 def _ends(sizes: list[int]) -> list[int]:
-    """For each item of runs of so many *sizes*, where its run ends."""
+    """For each item of consecutive runs of these *sizes*, the end of its run."""
     ends = accumulate(sizes)
     return [end for size, end in zip(sizes, ends, strict=True) for _ in range(size)]
 
@@ -251,7 +251,7 @@ def _ends(sizes: list[int]) -> list[int]:
 def _walk(
     costs: list[int], upto: list[int], ends: tuple[list[int], list[int]], cores: int
 ) -> list[int]:
-    """Where the tiles of each of up to *cores* end; *ends* are those of heads and of rows."""
+    """The end of the tiles of each of up to *cores*; *ends* are those of heads and of rows."""
     found, at = [], 0
     for core in range(cores):
         if at == len(costs):
@@ -273,7 +273,7 @@ def _walk(
 
 
 def _shares(rows: list[Share], ends: list[int]) -> list[list[Share]]:
-    """The parts of *rows* of each core, whose tiles, counted through all rows, end at *ends*."""
+    """The parts of *rows* of each core, whose tiles, counted over all rows, end at *ends*."""
     found: list[list[Share]] = [[] for _ in ends]
     core = at = 0
     for row in rows:
@@ -288,7 +288,7 @@ def _shares(rows: list[Share], ends: list[int]) -> list[list[Share]]:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The pieces of all cores, and what follows."""
+    """The pieces of all cores, and the combination that follows."""
 
     rows: Rows
     sizes: TileSizes
@@ -298,7 +298,7 @@ class Schedule:
 
     @cached_property
     def tiles(self) -> tuple[Tile, ...]:
-        """What cores do, core after core, each in its order."""
+        """The tiles of core after core, each in its order."""
         found: list[Tile] = []
         for core, own in enumerate(self.cores):
             before = len(found)
@@ -322,12 +322,12 @@ class Schedule:
 
     @property
     def pieces(self) -> int:
-        """Pieces that wait for others."""
+        """Number of pieces that are combined with others."""
         return sum(map(len, self.split_rows))
 
     @cached_property
     def combined(self) -> tuple[tuple[Combined, ...], ...]:
-        """What each vector core puts together: runs of about as many pieces (assumed)."""
+        """The rows that each vector core combines: runs of about equally many pieces (assumed)."""
         every = [
             Combined(tile, row, min(COMBINED_ROWS, tile.rows - row), own[0].number or 0, len(own))
             for own in self.split_rows
@@ -346,7 +346,7 @@ class Schedule:
 
 @lru_cache(maxsize=4)
 def schedule(a: Attention, cores: int) -> Schedule:
-    """The schedule of *a* on a chip of so many cube *cores*."""
+    """The schedule of *a* on a chip of that many cube *cores*."""
     rows = Rows(a)
     sizes = tile_sizes(a, cores)
     tiles: list[list[RowTile]] = []
@@ -363,7 +363,7 @@ def schedule(a: Attention, cores: int) -> Schedule:
             for tile in own
         ]
         if not shares_rows:
-            # A row is as one tile.
+            # Treat a row as one tile.
             each = [[sum(row)] if row else [] for row in each]
         costs += [each] * a.kv_heads
         tiles += [[tile._replace(head=head) for tile in own] for head in range(a.kv_heads)]
@@ -384,7 +384,7 @@ def schedule(a: Attention, cores: int) -> Schedule:
 
 
 def _splits_keys(a: Attention, cores: int) -> bool:
-    """Whether cores may share a row of tiles of int8.
+    """Whether cores may share a row of tiles with int8 keys.
 
     ops-transformer@3a280bc attention/incre_flash_attention/op_host,
     incre_flash_attention_tiling_check.cpp.

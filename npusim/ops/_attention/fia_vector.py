@@ -1,4 +1,4 @@
-"""The first half of a vector core's work in FIA: scores to weights, and the state of their rows.
+"""The first half of a vector core's work in FIA: scores to weights, and the state of rows.
 
 .. code-block:: text
 
@@ -7,11 +7,10 @@
     weights = p in 16 bits, ties away from zero
 
 The steps are those of SoftmaxFlashV2 of asc-devkit (impl/adv_api/detail/activation/softmax) in
-update mode; a mask becomes fp16, is compared with 0, and selects (SelectWithBytesMask there). In
-the unified buffer are 64 KiB for scores, products and sums on their way in, twice 16 KiB for masks,
-32 and 8 KiB on the way out, 32 KiB in between (ops-transformer@3a280bc
-attention/common/op_kernel/arch22, fia_block_vec_nonquant.h). What is where in the last of these is
-assumed.
+update mode; a mask is converted to fp16, compared with 0, and used to select (SelectWithBytesMask
+there). The unified buffer has 64 KiB for scores, products and sums as input, twice 16 KiB for
+masks, 32 and 8 KiB for output, and 32 KiB of scratch (ops-transformer@3a280bc
+attention/common/op_kernel/arch22, fia_block_vec_nonquant.h). The layout of the scratch is assumed.
 """
 
 from __future__ import annotations
@@ -37,24 +36,24 @@ from npusim.ops._attention.places import Memory, Part, joined
 from npusim.ops._attention.problem import MASK_EXTENT
 
 SCORES_READY, WEIGHTS_READY, PRODUCT_READY = 7, 8, 9
-"""Flags: the cube to the vector cores, these to the cube, the cube to them again."""
+"""Flags: from the cube to the vector cores, from these to the cube, and from the cube again."""
 COUNT = 8192
-"""float32 at a time."""
+"""float32 elements at a time."""
 ROWS_OF_LOOP = 8
-"""Where state is a number a row, loops take multiples of so many rows, whole blocks of state: an
-assumed reading of the rule that tiles of many rows do."""
+"""If state is one number per row, loops take multiples of this many rows, whole blocks of state:
+an assumed reading of the rule that tiles of many rows do."""
 SPLIT_ROWS = 16
-"""Rows that the two vector cores of a group do not share."""
+"""Up to this many rows are not split between the two vector cores of a group."""
 COMPARED = 128
-"""fp16 in a repeat, of which Compare takes whole ones."""
+"""fp16 elements in a repeat; Compare takes full ones."""
 BLOCK = 8
 """float32 in a data block."""
 STATE_ROWS = 256
-"""A vector core has at most so many."""
+"""Most rows of a vector core."""
 Stage = Callable[..., None]
 BEFORE, FIRST, SECOND, TURNS = 0, 1, 5, 3
-"""Turns of a core: before a tile, at its first half, and at its second one, behind the first half
-of the next tile. Those of the next tile come so many later."""
+"""Order of a core's work: before a tile, at its first half, and at its second one, which follows
+the first half of the next tile; those of the next tile come TURNS later."""
 
 
 def rows_of_half(rows: int, half: int) -> tuple[int, int]:
@@ -71,14 +70,14 @@ def rows_of_half(rows: int, half: int) -> tuple[int, int]:
 
 
 def step_of(parts: Sequence[Part], turn: int, cores: int, stage: Stage, *arguments: Any) -> Step:
-    """What *cores* of each group do with *parts*."""
+    """The work of *cores* of each group on *parts*."""
     core = np.array([cores * x.tile.core + x.half for x in parts], np.int64)
     order = np.array([TURNS * x.tile.number + turn for x in parts], np.int64)
     return Step(stage, arguments, core, order, keeps_slots=cores == 1)
 
 
 class Vector:
-    """A vector core and all of its unified buffer."""
+    """A vector core and its whole unified buffer."""
 
     def __init__(self, spec: DeviceSpec, memory: Memory) -> None:
         self.memory, self.a = memory, memory.plan.rows.a
@@ -86,16 +85,16 @@ class Vector:
         self.wide_in = core.vecin(FLOAT32, COUNT, 2)
         self.mask_in = core.vecin(FLOAT32, COUNT // 2)
         self.second_in = core.vecin(FLOAT32, COUNT // 2)
-        """Sums of pieces; their maxima come the way of masks."""
+        """Sums of pieces; their maxima use the queue of masks."""
         self.wide_out = core.vecout(FLOAT32, COUNT)
         self.small_out = core.vecout(FLOAT32, COUNT // 4)
         between = core.tile(FLOAT32, COUNT)
         self.lanes = between[: COUNT * 3 // 4]
-        """Running sums; before them the mask as fp16, and its bits."""
+        """Running sums; before that the mask as fp16, and its bits."""
         self.half_mask = between.as_dtype(FLOAT16, COUNT)
         self.mask_bits = between.at(COUNT // 2, COUNT // 16).as_dtype(UINT8)
         self.blocks = between[COUNT * 3 // 4 :]
-        """A block a row."""
+        """One block per row."""
         self.row = core.tile(FLOAT32, STATE_ROWS)
         self.parts = tuple(
             Part(tile, *rows_of_half(tile.piece.row_tile.rows, half), half)
@@ -105,16 +104,16 @@ class Vector:
         self.state = State(self, ("largest", "total", "faded"))
 
     def raise_flags(self) -> None:
-        """Raise the flags of buffers that not every tile uses, as if they had been read before.
+        """Set the flags of buffers that not every tile uses, as if they had been read before.
 
-        So all tiles find them in the same state, and share their programs.
+        So all tiles find the queues in the same state, and share their programs.
         """
         for queue in (self.mask_in, self.small_out):
             queue.enque(queue.alloc())
             queue.free(queue.deque())
 
     def loops(self, keys: int, rows: int) -> Iterator[tuple[int, int]]:
-        """First row and rows of each part of *rows* of so many *keys* that fits the buffers."""
+        """First row and rows of each part of *rows* with *keys* columns that fits the buffers."""
         most = COUNT // align_up(keys, KEYS_ALIGNED)
         if not self.memory.plan.sizes.is_eightfold:
             most = align_down(most, ROWS_OF_LOOP)
@@ -125,10 +124,10 @@ StateName = Literal["largest", "total", "faded", "query", "weights", "power", "f
 
 
 class State:
-    """What is kept of the rows of two tiles: a block of eight for each, or one float32.
+    """State of the rows of two tiles: a block of eight copies for each, or one float32.
 
-    That are maxima, sums, and factors of what came before; where there are digits, the largest
-    magnitudes of queries and of weights; for latent keys what products are scaled and divided by.
+    It holds maxima, sums, and rescaling factors; with digits, the largest magnitudes of queries and
+    of weights; with latent keys the factors and divisors of products.
     """
 
     def __init__(self, vector: Vector, names: tuple[StateName, ...]) -> None:
@@ -143,15 +142,15 @@ class State:
         }
 
     def of(self, name: StateName, tile: int, row: int, rows: int) -> Local:
-        """What rows [row, row + rows) of tile number *tile* have, as it is kept."""
+        """The state of rows [row, row + rows) of tile *tile*, in its stored form."""
         return self._tiles[name, tile % 2].at(row * self._copies, rows * self._copies)
 
     def kept(self, column: Local) -> Local:
-        """*column* `(rows,)` as it is kept; in `blocks` if each element is so eight times."""
+        """*column* `(rows,)` in the stored form; in `blocks` if each element has eight copies."""
         return column if self._copies == 1 else self._spread(column)
 
     def blocks(self, kept: Local) -> Local:
-        """*kept* as a block a row, in `blocks` unless it is that already."""
+        """*kept* as one block per row, in `blocks` unless it already is."""
         return self._spread(kept) if self._copies == 1 else kept
 
     def _spread(self, column: Local) -> Local:
@@ -161,7 +160,7 @@ class State:
         return blocks
 
     def begin(self, parity: int, rows: int, lowest: float) -> None:
-        """Maxima and sums of *rows* that nothing is known of; maxima begin with *lowest*."""
+        """Initialise maxima and sums of *rows*; maxima start with *lowest*."""
         if rows:
             with self._vector.core.independent():
                 self._vector.core.duplicate(self.of("largest", parity, 0, rows), lowest)
@@ -174,14 +173,14 @@ class MaskStep(NamedTuple):
     visible: Literal["eq", "ne"]
     """Whether a key is visible where the mask is zero, or where it is not."""
     runs: tuple[tuple[int, GmView], ...]
-    """Rows of the mask, and for how many rows of scores each of them is."""
+    """Rows of the mask, and the number of rows of scores for each of them."""
 
 
 class Softmax:
     """Writes the first half of tiles for a vector core."""
 
     lowest = float("-inf")
-    """Where maxima begin."""
+    """Initial value of maxima."""
 
     def __init__(self, vector: Vector) -> None:
         self._vector, self._core, self._memory = vector, vector.core, vector.memory
@@ -202,7 +201,7 @@ class Softmax:
         weights: GmView,
         more: tuple[Hashable, ...],
     ) -> None:
-        """(rows, keys) of scores -> weights; of each loop comes what `of_loops` has for it."""
+        """(rows, keys) of scores -> weights; each loop gets its entry of `of_loops`."""
         core = self._core
         core.cross_core_wait_flag("group", "scalar", SCORES_READY)
         if is_first:
@@ -226,7 +225,7 @@ class Softmax:
         weights: GmView,
         masks: Any,
     ) -> None:
-        """Some rows of a tile, from *row* on; the state of the tile before is number *before*."""
+        """Process some rows, from *row* on; the state of the previous tile is number *before*."""
         core, vector = self._core, self._vector
         plane = self.scaled(scores, masks)
         pitch = plane.pitch
@@ -238,7 +237,7 @@ class Softmax:
         vector.wide_in.free(plane.tile)
 
     def scaled(self, scores: GmView, masks: Any) -> WidePlane:
-        """*scores* times scale, those that *masks* hide replaced; free its tile."""
+        """*scores* times scale, with those hidden by *masks* replaced; free its tile."""
         core, vector = self._core, self._vector
         pitch = align_up(scores.columns, KEYS_ALIGNED)
         tile = core.load_rows(vector.wide_in, joined(scores), pitch=pitch)
@@ -249,13 +248,13 @@ class Softmax:
         return plane
 
     def differences(self, plane: WidePlane) -> None:
-        """What becomes of scores less their largest: nothing."""
+        """Hook for scores less their maximum: does nothing."""
 
     def _exponentials(self, row: int, parity: int, before: int, plane: WidePlane) -> None:
-        """Scores of *plane* to exp(scores - the largest so far)."""
+        """Convert scores of *plane* to exp(scores - running maximum)."""
         core, vector, state = self._core, self._vector, self._vector.state
         place = row, plane.rows
-        # (rows, keys) -> (rows,), or (rows, 8) where state is kept so
+        # (rows, keys) -> (rows,), or (rows, 8) if state is stored that way
         found = vector.row[: plane.rows]
         reduce_rows(core, "max", found, plane, vector.lanes)
         largest = state.kept(found)
@@ -270,7 +269,7 @@ class Softmax:
         core.exp(plane.whole, plane.whole)
 
     def _add_sums(self, row: int, parity: int, before: int, plane: WidePlane) -> None:
-        """The sums of rows, added to what is left of those before."""
+        """Add the sums of rows to the rescaled previous ones."""
         core, vector, state = self._core, self._vector, self._vector.state
         place = row, plane.rows
         found = vector.row[: plane.rows]
@@ -283,8 +282,8 @@ class Softmax:
     # ---- masks ----
 
     def of_loops(self) -> Column:
-        """What hides scores, of each loop of each part."""
-        # It is the same for all heads.
+        """The masks of each loop of each part."""
+        # They are the same for all heads.
         return column_of(
             (
                 (x.tile.piece.row_tile._replace(head=0), x.tile.key, x.tile.keys, x.row, x.rows)
@@ -304,7 +303,7 @@ class Softmax:
     def _masks_of(
         self, tile: RowTile, key: int, keys: int, row: int, count: int
     ) -> Iterator[MaskStep]:
-        """What hides scores of rows [row, row + count) of *tile*; nothing where all are seen."""
+        """The masks for rows [row, row + count) of *tile*; empty if all keys are visible."""
         every, request = self._memory.plan.rows, tile.request
         runs = tuple(every.runs(request, tile.row + row, count))
         if every.mask is not None:
@@ -312,7 +311,8 @@ class Softmax:
             offsets = [place + run.token * every.mask.pitch for run in runs]
             yield mask_step("eq", every.mask.pitch, runs, offsets, keys)
         before, after = self._vector.a.window(request)
-        # It also looks at masks of tiles that hide one key less than none (IsSkipAttentionmask).
+        # Tiles of which the mask would hide one key less than none are masked too
+        # (IsSkipAttentionmask).
         if after is not None and min(run.token for run in runs) + after < key + keys:
             offsets = [stencil(run.token + after - key, run, keys) for run in runs]
             yield mask_step("eq", MASK_EXTENT, runs, offsets, keys)
@@ -321,7 +321,7 @@ class Softmax:
             yield mask_step("ne", MASK_EXTENT, runs, offsets, keys)
 
     def hide(self, plane: WidePlane, mask: MaskStep, whole: Local, hidden: float) -> None:
-        """Replace scores that *mask* hides by *hidden*: *whole*, which lies as *plane* does."""
+        """Replace scores hidden by *mask* with *hidden*: *whole* has the layout of *plane*."""
         core, vector, pitch = self._core, self._vector, plane.pitch
         tile, row = vector.mask_in.alloc(), 0
         for _, view in mask.runs:
@@ -341,10 +341,10 @@ class Softmax:
         core.select(whole, bits[: whole.count // 8], whole, hidden)
 
     def _of_heads(self, tile: Local, mask: MaskStep, pitch: int) -> Local:
-        """The row of each token for each of its heads, also of one: behind the rows in *tile*.
+        """Copy the mask row of each token for each of its heads, behind the rows in *tile*.
 
-        Rows are *pitch* apart. A token takes a Copy of its own, whose loop holds up masks of many
-        rows (AttentionmaskCopyInForSgLayout in attention/common/op_kernel/vector_common.h).
+        Rows are *pitch* apart. Each token takes a separate Copy, in a loop that delays masks of
+        many rows (AttentionmaskCopyInForSgLayout in attention/common/op_kernel/vector_common.h).
         """
         every, token, row = tile.at(COUNT // 2, COUNT // 2), 0, 0
         for copies, view in mask.runs:
@@ -357,9 +357,9 @@ class Softmax:
 
 
 def stencil(edge: int, run: Run, keys: int) -> int:
-    """Where in the triangle a run begins whose first token sees keys up to *edge* of a tile.
+    """Offset in the triangle for a run whose first token sees keys up to *edge* of a tile.
 
-    Beyond the triangle's end there is a row that hides none of the tile, or a column that hides
+    Beyond the triangle's end there is a row that hides nothing of the tile, or a column that hides
     all of it from all tokens of the run.
     """
     if edge >= 0:

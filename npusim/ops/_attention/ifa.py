@@ -1,12 +1,12 @@
-"""IFA, the kernel of attention of single tokens to keys and values of int8, without dequantising.
+"""IFA, attention of single tokens to keys and values of int8, without dequantising them.
 
 .. code-block:: text
 
     vector cores  query, divided by its largest magnitude, in two digits of int8       (rows x 2)
     cube core     S = digits @ K^T, int32                                to a workspace
-    vector cores  S of both digits together; maximum, exp, sum; P in two digits of int8
+    vector cores  S of both digits joined; maximum, exp, sum; P in two digits of int8
     cube core     digits @ V, int32
-    vector cores  O = O * shrink + both digits together * scale
+    vector cores  O = O * shrink + both digits joined * scale
 
 A real number x in [-1, 1] is about `(d1 + d2 / 254) / 127` with digits `d1 = away(127 x)` and
 `d2 = away((127 x - d1) * 254)`; away() rounds to integers, ties away from zero. In full:
@@ -19,12 +19,12 @@ A real number x in [-1, 1] is about `(d1 + d2 / 254) / 127` with digits `d1 = aw
     p' = p * scale of the values;  b = max|p'|;  digits of p' * (127 / b)
     o' = o * e + (O1 + O2 / 254) / 127 * b * scale of the columns
 
-The largest b is taken where each token has a scale only; otherwise digits are those of p * 127.
+The largest b is used only if there are scales per token; otherwise digits are those of p * 127.
 
 Sources: ops-transformer@3a280bc attention/incre_flash_attention/op_kernel/arch22,
-incre_flash_attention_preload.h. Assumed: that it takes all calls that are simulated; tiles, slots,
-buffers, and the split of rows over cores, which are those of FIA, its successor; which flag says
-that the digits of a query are there; that b is that of magnitudes.
+incre_flash_attention_preload.h. Assumed: it runs all calls that are simulated; tiles, slots,
+buffers, and the split of rows over cores are those of FIA, its successor; which flag signals that
+the digits of a query are available; that b is that of magnitudes.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ from npusim.ops._attention.places import DIGITS, Memory, Part, joined
 from npusim.ops._attention.problem import Antiquant, Attention
 
 FIRST, NEXT = 127.0, 254.0
-"""What a number is multiplied by before its first digit, and what is left before the next one."""
+"""Factors before the first digit, and of the remainder before the next one."""
 UNDO_FIRST, UNDO_NEXT = (float(np.float32(1) / np.float32(x)) for x in (FIRST, NEXT))
 """One over these, in fp32."""
 RAW_COUNT = 1024
-"""float32 of the room for a mask: scales as they come; behind them as fp32."""
+"""float32 elements of the mask buffer: for scales as loaded, followed by their fp32 form."""
 
 
 def build(spec: DeviceSpec, a: Attention, names: tuple[str, ...], plan: Plan) -> tuple[Block, ...]:
-    """Three blocks a group; *names* are those of the call's tensors."""
+    """Three blocks per group; *names* are those of the call's tensors."""
     vector = Vector(spec, Memory(schedule(a, spec.cores["aic"].count)))
     digits = Digits(vector)
     finish = Finish(vector)
@@ -81,7 +81,7 @@ def build(spec: DeviceSpec, a: Attention, names: tuple[str, ...], plan: Plan) ->
 
 
 class Digits:
-    """Writes what vector cores do with digits."""
+    """Vector operations on digits."""
 
     def __init__(self, vector: Vector) -> None:
         assert vector.a.antiquant is not None
@@ -98,9 +98,9 @@ class Digits:
     def stretch(
         self, plane: WidePlane, scratch: Local, name: StateName, tile: int, row: int
     ) -> None:
-        """Rows of *plane* to [-127, 127], each by its largest magnitude.
+        """Scale rows of *plane* to [-127, 127], each by its largest magnitude.
 
-        That is kept in the state *name* of tile number *tile*, rows from *row* on.
+        That is stored in the state *name* of tile *tile*, rows from *row* on.
         """
         core, vector, state = self._core, self._vector, self._largest
         magnitudes = WidePlane(scratch, plane.rows, plane.columns, plane.pitch)
@@ -122,7 +122,7 @@ class Digits:
         by_rows(self._core, "mul", plane, self._largest.blocks(kept))
 
     def split(self, plane: WidePlane, scratch: Local, view: GmView, digit_bytes: int) -> None:
-        """Store the digits of *plane*, in [-127, 127], to *view* and *digit_bytes* behind it."""
+        """Store the digits of *plane*, in [-127, 127], to *view* and *digit_bytes* after it."""
         core, queue, whole = self._core, self._vector.wide_out, plane.whole
         rounded, half = scratch[: whole.count], self._vector.half_mask[: whole.count]
         out = queue.alloc()
@@ -132,7 +132,7 @@ class Digits:
                 core.sub(whole, whole, rounded)
                 core.mul(whole, whole, NEXT)
             core.cast(rounded, whole, "round")
-            # There is no cast from fp32 to int8: by way of fp16, exact for digits.
+            # There is no cast from fp32 to int8: through fp16, which is exact for digits.
             core.cast(half, rounded, "none")
             core.cast(out.as_dtype(INT8).at(digit * size, whole.count), half, "none")
         queue.enque(out)
@@ -144,7 +144,7 @@ class Digits:
         queue.free(out)
 
     def combined(self, view: GmView, digit_bytes: int, pitch: int) -> WidePlane:
-        """Products of digits `(rows, columns)`, the first at *view*, as those of real numbers.
+        """Join products of digits `(rows, columns)`, the first at *view*, to those of real numbers.
 
         Rows of the plane are *pitch* apart; free its tile.
         """
@@ -179,7 +179,7 @@ class Digits:
         queue.free(tile)
 
     def _scale_all(self, plane: WidePlane, scale: Local) -> None:
-        # (1,) -> (8,), a block that all read
+        # (1,) -> (8,), a block that all repeats read
         core, block = self._core, self._vector.blocks[:BLOCK]
         core.brcb(block, scale)
         whole = plane.whole
@@ -193,12 +193,12 @@ class Digits:
     # ---- products of weights and values ----
 
     def scale_of_columns(self, *of_keys: int) -> GmView | None:
-        """Those of the values, unless weights have been multiplied by them."""
+        """Scales of the value columns, unless weights have been multiplied by them."""
         value = self.antiquant.value
         return self._vector.memory.scales(value, *of_keys) if value.per != "token" else None
 
     def product(self, form: Form, row: int, product: GmView, scale: GmView | None) -> WidePlane:
-        """Rows of *product* from *row* of the core's on, as those of real numbers."""
+        """Rows of *product*, from *row* of the core on, as those of real numbers."""
         plane = self.combined(product, form.digit_bytes, product.columns)
         if scale is None:
             self.shrink(plane, "weights", form.parity, row)
@@ -208,19 +208,19 @@ class Digits:
 
 
 class Special(NamedTuple):
-    """What of a tile with digits is not in its scores and weights."""
+    """Data of a tile with digits besides its scores and weights."""
 
     turn: int
-    """Which of two states has the largest magnitudes of its queries."""
+    """Which of two states holds the largest magnitudes of its queries."""
     rows: int
-    """Rows of the whole tile: from the first digits of scores, and of weights, to the next ones."""
+    """Rows of the whole tile: distance from first to second digits of scores, and of weights."""
     key_scale: GmView | None
-    """A scale for each key, *value_scale* for each value, if they have that."""
+    """A scale per key, *value_scale* per value, if they exist."""
     value_scale: GmView | None
 
 
 class DigitSoftmax(Softmax):
-    """Queries to digits, and scores of digits to digits of weights."""
+    """Converts queries to digits, and scores of digits to digits of weights."""
 
     lowest = -2e38
 
@@ -231,7 +231,7 @@ class DigitSoftmax(Softmax):
     # ---- queries ----
 
     def steps(self) -> list[Step]:
-        """The digits of the next row of tiles are written while the cube is at this one."""
+        """The digits of the next row of tiles are written while the cube processes this one."""
         parts = [part for part in self._vector.parts if part.tile.is_first]
         arguments = [list(each) for each in zip(*map(self._of_query, parts), strict=True)]
         earlier = [
@@ -242,10 +242,10 @@ class DigitSoftmax(Softmax):
         return [*(own if parts else []), *super().steps()]
 
     def _of_query(self, part: Part) -> tuple[Hashable, ...]:
-        """What `_query` gets for the rows of *part*."""
+        """Arguments of `_query` for the rows of *part*."""
         tile, row, rows, _ = part
         memory, a, row_tile = self._memory, self._vector.a, tile.piece.row_tile
-        # The heads of the only token of a request follow each other, whatever the layout.
+        # The heads of the only token of a request are adjacent in any layout.
         head = row_tile.head * a.group + row_tile.row + row
         place = a.element.nbytes(memory.sides["query"].at(row_tile.request, head, 0)) if rows else 0
         query = GmView.of("query", a.element, rows, memory.width).shifted_to(place)
@@ -290,7 +290,7 @@ class DigitSoftmax(Softmax):
     # ---- scores ----
 
     def of_loops(self) -> Column:
-        """What is special about each tile, the same for each loop."""
+        """The extra data of each tile, the same for each loop."""
         return column_of(
             (
                 (x.tile.turn % 2, x.tile.piece.row_tile.rows, x.rows, *x.of_keys)
@@ -317,7 +317,7 @@ class DigitSoftmax(Softmax):
         weights: GmView,
         special: Special,
     ) -> None:
-        """Some rows of a tile, from *row* on; the state of the tile before is number *before*."""
+        """Process some rows, from *row* on; the state of the previous tile is number *before*."""
         core, digits, (turn, count, key_scale, value_scale) = self._core, self._digits, special
         pitch = align_up(scores.columns, KEYS_ALIGNED)
         plane = digits.combined(scores, count * scores.pitch_bytes, pitch)

@@ -1,4 +1,4 @@
-"""IFA-ATB, the kernel of attention to keys and values of int8 that it dequantises first.
+"""IFA-ATB, the attention kernel for int8 keys and values that it dequantises first.
 
 .. code-block:: text
 
@@ -9,14 +9,14 @@
     cube core     P @ V, fp32
     vector cores  O = O * exp(m - m') + P @ V;  l' = l * exp(m - m') + sum(p);  T(O / l)
 
-T is the type of the query; offsets and scales are those of the columns. A tile has 256 keys. The
-vector cores are a tile ahead with keys and values, of which each half of them has a half.
+T is the type of the query; offsets and scales are per column. A tile has 256 keys. The vector cores
+are one tile ahead with keys and values, each half of them with one half.
 
 Sources: ops-transformer@3a280bc attention/incre_flash_attention/op_kernel/arch22,
 paged_attention_antiquantkv.h. Assumed: tiles of rows, buffers, the split over cores and the order
-of sums, which are those of FIA; what hides a score; that T rounds ties to even for keys and values,
-and as in FIA for weights and the output; that maxima and differences, whose bits are those of fp16,
-are taken in fp32; one flag for the keys and the values of a tile.
+of sums are those of FIA; what hides a score; T rounds ties to even for keys and values, and as in
+FIA for weights and the output; maxima and differences, whose bits are those of fp16, are computed
+in fp32; there is one flag for the keys and the values of a tile.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ from npusim.ops._attention.places import Memory, Part, joined
 from npusim.ops._attention.problem import Attention
 
 HIDDEN = -65504.0
-"""What a hidden score is replaced by: the lowest fp16."""
+"""Replaces a hidden score: the lowest fp16."""
 
 
 def build(spec: DeviceSpec, a: Attention, names: tuple[str, ...], plan: Plan) -> tuple[Block, ...]:
-    """Three blocks a group; *names* are those of the call's tensors."""
+    """Three blocks per group; *names* are those of the call's tensors."""
     vector = Vector(spec, Memory(schedule(a, spec.cores["aic"].count)))
     finish = Finish(vector)
     softmax, cube = HalfSoftmax(vector), cube_steps(spec, vector.memory)
@@ -70,17 +70,17 @@ class Given(NamedTuple):
     """int8."""
     result: GmView
     offset: GmView
-    """Of the columns of a head; *scale* likewise."""
+    """For the columns of a head; *scale* likewise."""
     scale: GmView
 
 
 class HalfSoftmax(Softmax):
-    """Keys and values of int8 to the type of query, and scores of fp16 to weights."""
+    """Converts int8 keys and values to the query's type, and fp16 scores to weights."""
 
     # ---- keys and values ----
 
     def steps(self) -> list[Step]:
-        """The keys and values of the next tile are written while the cube is at this one."""
+        """The keys and values of the next tile are written while the cube processes this one."""
         parts = self._vector.parts
         earlier = [
             part._replace(tile=part.tile._replace(number=max(0, part.tile.number - 1)))
@@ -91,7 +91,7 @@ class HalfSoftmax(Softmax):
         return [*(own if parts else []), *super().steps()]
 
     def _given(self, part: Part) -> Iterator[Given]:
-        """What the vector core of *part* dequantises of its tile."""
+        """The keys and values that the vector core of *part* dequantises for its tile."""
         memory, antiquant, tile = self._memory, self._vector.a.antiquant, part.tile
         assert antiquant is not None
         assert antiquant.offsets is not None
@@ -106,7 +106,7 @@ class HalfSoftmax(Softmax):
             yield Given(pages, result, *views)
 
     def _dequantise(self, parts: tuple[Given, ...]) -> None:
-        """The keys and the values of a tile."""
+        """Dequantise the keys and the values of a tile."""
         for part in parts:
             if part.pages:
                 offset = self._core.load_rows(self._vector.mask_in, part.offset)
@@ -124,7 +124,7 @@ class HalfSoftmax(Softmax):
         self._core.cross_core_set_flag("group", "mte3", OPERANDS_READY)
 
     def _dequantise_page(self, piece: Piece, result: GmView) -> None:
-        """Those of a page: where it lies stands in the block table."""
+        """Dequantise a page, whose block is read from the block table."""
         core, vector = self._core, self._vector
         if piece.entry is not None:
             entry = piece.entry.operand
@@ -152,7 +152,7 @@ class HalfSoftmax(Softmax):
     # ---- scores ----
 
     def scaled(self, scores: GmView, masks: tuple[MaskStep, ...]) -> WidePlane:
-        """*scores* times scale, those that *masks* hide replaced, in fp32; free its tile."""
+        """*scores* times scale in fp32, with those hidden by *masks* replaced; free its tile."""
         core, queue = self._core, self._vector.wide_in
         pitch = align_up(scores.columns, KEYS_ALIGNED)
         raw = core.load_rows(queue, joined(scores), pitch=pitch)
@@ -167,7 +167,7 @@ class HalfSoftmax(Softmax):
         return plane
 
     def differences(self, plane: WidePlane) -> None:
-        """Scores less their largest as fp16 has them."""
+        """Round scores less their maximum to fp16."""
         half = self._vector.half_mask[: plane.whole.count]
         self._core.cast(half, plane.whole, "none")
         self._core.cast(plane.whole, half, "none")

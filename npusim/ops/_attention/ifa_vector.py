@@ -1,4 +1,4 @@
-"""IFA on vector cores alone: attention of single tokens of float16, each head with its own keys.
+"""IFA on vector cores only: attention of single tokens of float16, with keys per head.
 
 .. code-block:: text
 
@@ -7,14 +7,14 @@
     o' = o * e + sum of float16(p) * v         float32: some running sums, halves onto halves
     output = float16(o / l)                    ties away from zero
 
-A core takes head after head of requests. Keys and values come in chunks that fill 32 KiB, up to
-8192 of them before the output is scaled.
+A core processes one head of a request after another. Keys and values are loaded in chunks that fill
+32 KiB, up to 8192 of them before the output is rescaled.
 
 Sources: ops-transformer@3a280bc attention/incre_flash_attention, incre_flash_attention_tiling.cpp,
 incre_flash_attention_tiling_check.cpp (EnableAllVec, CheckCoreOkFlag) and
-incre_flash_attention_allvec_new.h. Assumed: that rows are reduced as the softmax library of FIA
-does it, that lengths which differ leave the cores' shares alone, and that the scales of l and o are
-made in the order in which they stand above.
+incre_flash_attention_allvec_new.h. Assumed: rows are reduced as by the softmax library of FIA,
+different lengths do not change the cores' shares, and the factors of l and o are computed in the
+order given above.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from npusim.ops._attention.ifa_vector_check import WIDTH_UNIT, VectorProblem
 from npusim.ops._attention.oracle_sums import away, row_sums
 
 LOWEST = -2e38
-"""Where the largest score begins (SOFTMAX_MIN_NUM)."""
+"""Initial value of the largest score (SOFTMAX_MIN_NUM)."""
 MOST_KEYS = 8192
-"""Of a loop."""
+"""Keys per loop."""
 CHUNK_BYTES, SCALES_BYTES = 32768, 8192
-"""Of keys or values, and of what values are multiplied by, a block each."""
+"""Bytes of keys or values, and of the factors of values, one block each."""
 HALVES_OF_BLOCK = 16
 ROWS_OF_REPEAT = 4
 """Keys whose 16 products a repeat adds."""
@@ -48,7 +48,7 @@ MOST_SUMS = 255
 LENGTH = "length"
 """A register."""
 PADDED_WIDTH = 256
-"""Rows of this width are a block apart, so that they are in several banks."""
+"""Rows of this width are padded by a block, so that they are in different banks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class VectorPlan(_protocol.Plan):
 
 
 def tile(spec: DeviceSpec, p: VectorProblem) -> VectorPlan:
-    """Even shares of the heads of requests, the first ones larger by one."""
+    """Equal shares of the heads of requests, with one more for the first cores."""
     cores, pairs = len(spec.vector_cores), p.requests * p.heads
     whole, rest = divmod(pairs, cores)
     shares = tuple(whole + (core < rest) for core in range(min(cores, pairs)))
@@ -72,7 +72,7 @@ def tile(spec: DeviceSpec, p: VectorProblem) -> VectorPlan:
 
 
 def build(spec: DeviceSpec, p: VectorProblem, plan: VectorPlan) -> tuple[Block, ...]:
-    """Head after head on each core, and of each loop after loop."""
+    """Each core processes head after head, and for each head loop after loop."""
     core = VectorCore("incre_flash_attention", spec)
     kernel = SingleTokens(core, p)
     pairs = np.arange(p.requests * p.heads)
@@ -160,7 +160,7 @@ class SingleTokens:
         by_rows(self.core, op, WidePlane(self.result, 1, self.p.width, self.p.width), block)
 
     def _load(self, rows: GmView) -> None:
-        """Keys or values into the next tile of their queue."""
+        """Load keys or values into the next tile of their queue."""
         tile = self.loaded.alloc()
         pitch_bytes = FLOAT16.nbytes(self.pitch)
         dst = tile[: (rows.rows - 1) * self.pitch + self.p.width]
@@ -177,7 +177,7 @@ class SingleTokens:
             self.loaded.free(tile)
 
     def _products(self, scores: Local, keys: Local, rows: int) -> None:
-        """16 running sums of each of *rows* keys, four keys a repeat, to *scores*."""
+        """Write 16 running sums of each of *rows* keys, four keys per repeat, to *scores*."""
         core, lanes = self.core, HALVES_OF_BLOCK
         repeats, pitch = ceil_div(rows, ROWS_OF_REPEAT), self.pitch // HALVES_OF_BLOCK
         count = repeats * FLOATS_PER_REPEAT
@@ -195,13 +195,13 @@ class SingleTokens:
             for side in (0, BLOCK_BYTES)
         ]
         core.add(halves[0], *halves)
-        # As many keys as fill a block.
+        # Rounded up to the number of keys that fill a block.
         filled = align_up(rows, FLOATS_PER_BLOCK)
         eights = Local("ub", sums.offset_bytes, FLOAT32, filled * FLOATS_PER_BLOCK, 2, 16)
         core.block_reduce("sum", scores[:filled], eights)
 
     def _softmax(self, count: int) -> None:
-        """Scores become weights; what was found before shrinks by *shrink*."""
+        """Convert scores to weights; earlier results are rescaled by *shrink*."""
         core, plane = self.core, WidePlane(self.scores, 1, count, align_up(count, WIDTH_UNIT))
         lanes = self.work[:FLOATS_PER_REPEAT]
         reduce_rows(core, "max", self.found[:1], plane, lanes)
@@ -221,7 +221,7 @@ class SingleTokens:
     # ---- values ----
 
     def _add_values(self, value: GmView, chunks: list[tuple[int, int]]) -> None:
-        """The *chunks* of *value*, weighed, to the result; the first is on its way."""
+        """Add the weighted *chunks* of *value* to the result; the first is being loaded."""
         core, width = self.core, self.p.width
         sums = running_sums(width, chunks[0][1])
         core.duplicate(self.work[: sums * width], 0.0)
@@ -260,7 +260,7 @@ class SingleTokens:
                 )
 
     def _fold(self, sums: int) -> None:
-        """The running sums become one: what is beyond a power of two first, then halves."""
+        """Reduce the running sums to one: first those beyond a power of two, then by halves."""
         half = 1 << (sums.bit_length() - 1)
         if sums > half:
             self._add_rows(half, sums - half)
@@ -275,7 +275,7 @@ class SingleTokens:
 
 
 def running_sums(width: int, chunk: int) -> int:
-    """How many rows of values are added up apart."""
+    """How many rows of values are summed separately."""
     return min(CHUNK_BYTES // FLOAT32.nbytes(width), MOST_SUMS, chunk)
 
 
@@ -283,7 +283,7 @@ def running_sums(width: int, chunk: int) -> int:
 
 
 def attend(p: VectorProblem, q: Array, k: Array, v: Array) -> Array:
-    """The output of *q*, *k* and *v* as they are given."""
+    """The output for *q*, *k* and *v* as given."""
     pairs, width = p.requests * p.heads, p.width
     queries = q.reshape(pairs, width)
     found = np.empty((pairs, width), np.float16)

@@ -1,4 +1,4 @@
-"""What IFA on vector cores alone takes of npu_incre_flash_attention; see `ifa_vector`."""
+"""The calls of npu_incre_flash_attention that IFA on vector cores accepts; see `ifa_vector`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from npusim.ops._contract import Contract
 
 LAYOUTS = ("BSH", "BSND", "BNSD")
 WIDTH_UNIT, WIDEST = 32, 512
-"""Heads of other widths than multiples are not simulated; EnableAllVec takes no wider ones."""
+"""Head widths other than multiples are not simulated; EnableAllVec accepts no wider ones."""
 USE_FIA = "call npu_fused_infer_attention_score"
 LARGEST_SCALE = float(np.finfo(np.float32).max)
 
@@ -28,18 +28,18 @@ class VectorProblem(_protocol.Problem):
     heads: int
     width: int
     keys: int
-    """Of each request in its tensor."""
+    """Keys of each request in the tensor."""
     lengths: tuple[int, ...]
-    """Keys of each request that count."""
+    """Keys of each request that are used."""
     given_lengths: int
-    """How many lengths the kernel reads: none, one for all, or one for each request."""
+    """Number of lengths that the kernel reads: none, one for all, or one per request."""
     scale: float
     keys_lie_apart: bool
-    """Whether the heads of a key lie behind each other, so that keys of a head are apart."""
+    """Whether the heads of a key are adjacent, so that the keys of a head are apart."""
 
 
 def check(contract: Contract) -> VectorProblem:
-    """Hold a call without scales against what the kernel takes; raises OpError."""
+    """Check a call without scales against what the kernel accepts; raises OpError."""
     q = contract.operand("query")
     _require_kernel(contract, q)
     k, v = contract.operand("key"), contract.operand("value")
@@ -82,7 +82,7 @@ def check(contract: Contract) -> VectorProblem:
 
 
 def _require_kernel(contract: Contract, query: Operand) -> None:
-    """Refuse what other templates of the vendor's take: they are not simulated."""
+    """Refuse calls that other templates of the vendor run: they are not simulated."""
     own, heads = contract.value("num_key_value_heads"), contract.value("num_heads")
     given = next((x for x in ("atten_mask", "block_table") if contract.value(x) is not None), "")
     for holds, must, came in (

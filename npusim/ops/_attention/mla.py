@@ -1,4 +1,4 @@
-"""FIA-MLA, the kernel of attention to latent keys: a head of 512 columns with 64 rotated ones.
+"""FIA-MLA, attention to latent keys: one head of 512 columns, plus 64 rotary columns.
 
 .. code-block:: text
 
@@ -9,16 +9,16 @@
     weights (rows, keys) @ key (keys, 512)      -> added to product (rows, 512), fp32, in global
                                                    memory, where all tiles of a row add up
 
-Latent keys are the values, too. Before the product of a tile is added, the vector cores scale what
-is there: they add integers to the exponents of floats, see :mod:`npusim.ops._attention.mla_vector`.
-In L1 are four parts of 128 rows of queries or of weights, and three of 128 keys or 256 values, 72
-KiB each; in L0 128 x 128 x 96 of scores and x 128 of products. L0C has a unit flag.
+Latent keys are also the values. Before the product of a tile is added, the vector cores rescale the
+sum: they add integers to the exponents of floats, see :mod:`npusim.ops._attention.mla_vector`. L1
+holds four parts of 128 rows of queries or of weights, and three of 128 keys or 256 values, 72 KiB
+each; L0 holds 128 x 128 x 96 for scores and x 128 for products. L0C has a unit flag.
 
 Sources: ops-transformer@3a280bc attention/common/op_kernel/arch22, fia_kernel_nonquant_mla.h and
-fia_block_cube_nonquant_mla.h. Assumed: values are read from key; two parts of the same rows share
-a flag; each half of the keys meets all rows before the next one is loaded; all keys of a tile are
-added up in L0C; rows that lie a fixed distance apart are one copy; the vector cores end with a wait
-for the last product. The split over cores, and what is assumed of it, is that of FIA.
+fia_block_cube_nonquant_mla.h. Assumed: values are read from key; two parts of the same rows share a
+flag; each half of the keys is multiplied with all rows before the next one is loaded; all keys of a
+tile are summed in L0C; evenly spaced rows are one copy; the vector cores finally wait for the last
+product. The split over cores, and what is assumed of it, is that of FIA.
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ PART = L0 * HALF_COLUMNS
 LEFT_PAIRS, RIGHT_PARTS = 2, 3
 """Pairs of parts of queries or weights in L1, and parts of keys or values."""
 FEW_FRACTALS = 10
-"""For an output of fewer fractals each Mmad waits until the one before is over."""
+"""For an output of fewer fractals each Mmad waits until the previous one has finished."""
 
 
 def build(spec: DeviceSpec, a: Attention, names: tuple[str, ...], plan: Plan) -> tuple[Block, ...]:
-    """Three blocks a group; *names* are those of the call's tensors."""
+    """Three blocks per group; *names* are those of the call's tensors."""
     memory = LatentMemory(schedule(a, spec.cores["aic"].count))
     cube, vector = Cube(spec, memory), Vector(spec, memory)
     finish, softmax = Finish(vector), LatentSoftmax(vector, 2 * plan.block_dim)
@@ -98,16 +98,17 @@ class Cube:
         self._left = core.tiles(core.element, of_rows, "mte2", "mte1", LEFT_PAIRS, "l1")
         self._right = core.tiles(core.element, of_keys, "mte2", "mte1", RIGHT_PARTS, "l1")
         core.claim_l0()
-        # With the unit flag: `totals` says that the last Mmad has begun, this that it is over.
+        # With the unit flag: `totals` signals that the last Mmad has started, this that it has
+        # finished.
         self._over = core.queue("l0c", 0, "cube", "fixpipe", 2)
         self._overs: dict[int, Slot] = {}
 
     def begin(self) -> None:
-        """No product is missing yet."""
+        """Start with no product pending."""
         self._core.cross_core_set_flag("group", "fixpipe", PRODUCT_ADDED)
 
     def steps(self) -> tuple[Step, ...]:
-        """All tiles; scores are one ahead of products."""
+        """All tiles; scores are one tile ahead of products."""
         memory = self._memory
         parts = [Part(tile, 0, tile.piece.row_tile.rows) for tile in memory.plan.tiles]
         scores, weights = (memory.slots(name, parts) for name in ("scores", "weights"))
@@ -170,7 +171,7 @@ class Cube:
         *,
         is_value: bool = False,
     ) -> Local:
-        """*columns* of keys [key, key + keys) as Nz, a copy for each piece and columns."""
+        """Load *columns* of keys [key, key + keys) as Nz, one copy per piece and column range."""
         tile = self._right.alloc()
         padded = l1_rows(self._core.element, keys, is_value)
         for first, piece in within(found, key, keys):
@@ -186,7 +187,7 @@ class Cube:
     def _load_piece(
         self, tile: Local, row: int, padded: int, piece: Piece, columns: tuple[Columns, ...]
     ) -> None:
-        """Those of a page: where it lies stands in the block table."""
+        """Load those of a page, whose block is read from the block table."""
         core, at = self._core, 0
         core.look_up("block", piece)
         load = core.load_fractals if piece.is_nz else core.load_rows
@@ -229,7 +230,7 @@ class Cube:
         core.cross_core_set_flag("group", "fixpipe", PRODUCT_ADDED)
 
     def _load_weights(self, weights: GmView) -> Local:
-        """(rows, keys) of *weights*, each 256 keys as a part."""
+        """Load (rows, keys) of *weights*, each 256 keys as a part."""
         tile = self._left.alloc()
         for key, keys in pieces(weights.columns, SLICE_VALUES):
             part, padded = weights[:, key : key + keys], align_up(weights.rows, FRACTAL_ROWS)
@@ -251,10 +252,10 @@ class Cube:
         *,
         is_added: bool = False,
     ) -> None:
-        """Add *a* @ *b*, so many columns of both a *step*, to *total*.
+        """Add *a* @ *b* to *total*, that many columns of both per *step*.
 
-        *ends* says whether they are the first ones of a sum, and the last ones: then it goes to
-        *result*, where it may be added to what is there, once the vector cores have scaled that.
+        *ends* says whether they are the first of a sum, and the last: then the sum goes to
+        *result*, where it may be added to the contents, after the vector cores have rescaled those.
         """
         core, sums = self._core, total[: l0c_elements(result.rows, result.columns)]
         fractals = ceil_div(result.rows, FRACTAL_ROWS) * ceil_div(result.columns, FRACTAL_ROWS)
@@ -266,7 +267,7 @@ class Cube:
                 total, a.at(k=k), b.at(k=k), shape, begins=begins, before=before, unit_flag=True
             )
             if begins:
-                # The first Mmad follows the fixpipe, so it is over no sooner than that.
+                # The first Mmad follows the fixpipe, so it cannot finish earlier.
                 self._overs[total.offset_bytes] = self._over.alloc()
             if fractals < FEW_FRACTALS:
                 core.barrier("cube")

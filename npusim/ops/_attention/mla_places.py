@@ -1,12 +1,12 @@
-"""Where FIA-MLA finds things in global memory: latent keys and their rotated parts.
+"""The layout of FIA-MLA's data in global memory: latent keys and their rotary parts.
 
 .. code-block:: text
 
-    half 0     256 columns of latent keys, 32 rotated ones        of queries likewise
-    half 1     32 rotated columns, 256 of latent keys
+    half 0     256 columns of latent keys, 32 rotary ones         for queries likewise
+    half 1     32 rotary columns, 256 of latent keys
 
-A cache in fractals, `(blocks, 1, columns / 16, block_size, 16)`, has the tokens of 16 columns side
-by side, so that they go to L1 as they are. Views of it have a row for each 16 columns.
+A cache in fractals, `(blocks, 1, columns / 16, block_size, 16)`, has the tokens of 16 columns
+adjacent, so that they are copied to L1 unchanged. Views of it have a row for each 16 columns.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from npusim.ops._attention.places import Memory, Part, Target
 
 
 class Columns(NamedTuple):
-    """Columns of a token that one copy has."""
+    """Columns of a token in one copy."""
 
     is_rotated: bool
     first: int
@@ -31,10 +31,10 @@ class Columns(NamedTuple):
 
 
 class Sum(NamedTuple):
-    """Where products add up, in numbers: a call does not move them on as it does with views.
+    """Place where products accumulate, as numbers, so that a call does not shift it like a view.
 
-    Pipe mte2 loads there what mte3 stores, and where all calls find such bytes in one place, order
-    is found once.
+    Pipe mte2 loads there what mte3 stores, and if all calls use the same bytes, the order is
+    checked only once.
     """
 
     turn: int
@@ -50,14 +50,14 @@ HALVES = (
     (Columns(False, 0, 256), Columns(True, 0, 32)),
     (Columns(True, 32, 32), Columns(False, 256, 256)),
 )
-"""The columns of latent keys, and of queries, in the order in which the cube adds them up."""
+"""The columns of latent keys, and of queries, in the order in which the cube sums them."""
 HALF_COLUMNS = 288
 
 
 class LatentMemory(Memory):
     """The tensors and workspaces of a schedule of latent keys.
 
-    Products of all tiles of a row of tiles add up in one place.
+    Products of all tiles of a row of tiles accumulate in one place.
     """
 
     @cached_property
@@ -65,11 +65,11 @@ class LatentMemory(Memory):
         return {"scores": FLOAT32, "weights": self.factor, "product": FLOAT32}
 
     def queries_of(self, tile: RowTile) -> tuple[tuple[GmView, ...], ...]:
-        """The rows of *tile* and their rotated parts, as few matrices as possible each."""
+        """The rows of *tile* and their rotary parts, as few matrices as possible each."""
         return tuple(map(_merged, super().queries_of(tile)))
 
     def products(self, parts: Sequence[Part]) -> Column:
-        """Where the products of *parts* add up: those of two rows of tiles have each a place."""
+        """Where the products of *parts* accumulate: two rows of tiles have separate places."""
         return column_of([self.sum_of(x) for x in parts], self.product)
 
     def sum_of(self, part: Part) -> Sum:
@@ -81,13 +81,13 @@ class LatentMemory(Memory):
         return self.slot("product", turn, rows, self.width, row)
 
     def target(self, tile: RowTile, row: int, rows: int) -> Target:
-        """Where rows [row, row + rows) of *tile* go."""
+        """The destination of rows [row, row + rows) of *tile*."""
         found = super().target(tile, row, rows)
         return found._replace(outputs=_merged(found.outputs))
 
 
 def _merged(views: Iterable[GmView]) -> tuple[GmView, ...]:
-    """*views* of as many columns, those together whose rows lie a fixed distance apart."""
+    """*views* of equally many columns, merged if their rows are evenly spaced."""
     found: list[GmView] = []
     for view in views:
         last = found[-1] if found else None

@@ -1,22 +1,22 @@
-"""A vector core's work in FIA-MLA: scores to weights, and products scaled by their exponents.
+"""A vector core's work in FIA-MLA: scores to weights, and products rescaled by exponents.
 
 .. code-block:: text
 
-    s, m', e, p, l'    as FIA has them
+    s, m', e, p, l'    as in FIA
     n = away(-m' / ln 2);  w = exp((m' / ln 2 + n) * ln 2);  v = fp32(T(w));  c = w / v
     weights = T(p * v)
-    N = away((max(n - n of the tile before, -30) + ((c before / c - 1) * 1.5 + 1e-6)) * 2 ** 23)
-    product: N is added, as an integer, to each float of the row     but at the first tile of a row
+    N = away((max(n - n of the previous tile, -30) + ((previous c / c - 1) * 1.5 + 1e-6)) * 2 ** 23)
+    product: N is added, as an integer, to each float of the row     except at a row's first tile
 
     out = product / (l * v)            after the last tile; 0 where |product| > 1e10
     softmax_lse = ln(l) + m
 
-away() and T(), to the type of query, round ties away from zero. So 2 ** (n - n before) scales what
-earlier tiles have left, and N says what the roundings of w make of that.
+away() and T(), to the type of query, round ties away from zero. So 2 ** (n - n before) rescales the
+sum of earlier tiles, and N also corrects for the rounding of w.
 
 Sources: ops-transformer@3a280bc attention/common/op_kernel/arch22, fia_block_vec_nonquant_mla.h.
 Assumed: buffers are those of FIA; how N fills the 128 integers of a row that are stored; products
-that are no number become 0 as large ones do.
+that are NaN become 0, as large ones do.
 """
 
 from __future__ import annotations
@@ -54,27 +54,28 @@ from npusim.ops._attention.mla_places import LatentMemory, Sum
 from npusim.ops._attention.places import Target, joined
 
 PRODUCT_ADDED, PRODUCT_SCALED = 4, 5
-"""Flags: the cube has added a product; the vector cores have scaled it, or need not."""
+"""Flags: the cube has added a product; the vector cores have rescaled it, or need not."""
 LN2 = np.float32(log(2))
 PER_LN2 = np.float32(1 / log(2))
 LOWEST_STEP = -30.0
-"""A row shrinks by no more than 2 ** 30 at a time."""
+"""A row shrinks by at most 2 ** 30 at a time."""
 FACTOR_STEP, LEAST_STEP = 1.5, 1e-6
-"""What a change of the factor counts in the exponent, and what is added so that it rounds well."""
+"""Weight of a change of the factor in the exponent, and an addend that improves rounding."""
 MANTISSA = 2.0**23
 LARGEST = 1e10
-"""Products beyond are what a wrapped exponent has left."""
+"""Larger products result from an exponent that wrapped around."""
 BEHIND = 2
-"""The end of a core comes so many turns behind its last tile, before pieces are put together."""
+"""The final stage of a core comes this many turns after its last tile, before pieces are
+combined."""
 SCALED_ROWS, SCALED_COLUMNS = 64, 128
-"""Of a product that integers are added to at a time."""
+"""Rows and columns of a product to which integers are added at a time."""
 
 
 class LatentSoftmax(Softmax):
-    """Writes the first half of tiles for a vector core, and scales products."""
+    """Writes the first half of tiles for a vector core, and rescales products."""
 
     def __init__(self, vector: Vector, cores: int) -> None:
-        """For a launch of so many vector *cores*."""
+        """*cores* is the number of vector cores of the launch."""
         super().__init__(vector)
         assert isinstance(vector.memory, LatentMemory)
         self._cores, self.latent = cores, vector.memory
@@ -83,7 +84,7 @@ class LatentSoftmax(Softmax):
         self._columns = [core.tile(FLOAT32, max(1, count)) for _ in range(4)]
         self._rounded = core.tile(vector.a.element, max(1, count))
         self._integers = core.tile(INT32, max(1, count))
-        """What is added to each float of a row."""
+        """The integers added to each float of a row."""
 
     def steps(self) -> list[Step]:
         """The first half of all tiles, and the end of all cores."""
@@ -109,7 +110,7 @@ class LatentSoftmax(Softmax):
         sums: Sum,
         more: tuple[Hashable, ...],
     ) -> None:
-        """(rows, keys) of scores -> weights, and scale (rows, 512) of the product before."""
+        """(rows, keys) of scores -> weights, and rescale (rows, 512) of the previous product."""
         core = self._core
         core.cross_core_wait_flag("group", "scalar", SCORES_READY)
         if is_first:
@@ -133,7 +134,7 @@ class LatentSoftmax(Softmax):
         core.cross_core_set_flag("group", "mte3", PRODUCT_SCALED)
 
     def _end(self) -> None:
-        """The last product has been added."""
+        """Wait until the last product has been added."""
         self._core.cross_core_wait_flag("group", "scalar", PRODUCT_ADDED)
 
     def _rows(
@@ -146,7 +147,7 @@ class LatentSoftmax(Softmax):
         masks: Any,
         is_last: bool,
     ) -> None:
-        """Some rows of a tile, from *row* on; the state of the tile before is number *before*."""
+        """Process some rows, from *row* on; the state of the previous tile is number *before*."""
         core, vector, state = self._core, self._vector, self._vector.state
         plane = self.scaled(scores, masks)
         self._exponentials(row, parity, before, plane)
@@ -162,7 +163,7 @@ class LatentSoftmax(Softmax):
         vector.wide_in.free(plane.tile)
 
     def _factors(self, row: int, parity: int, before: int, rows: int) -> Local:
-        """What weights are multiplied by; what is added to products goes to `_integers`."""
+        """The factors of weights; the integers for products go to `_integers`."""
         core, place = self._core, (row, rows)
         largest = self._vector.state.of("largest", parity, *place)
         power, power_before = (self.scales.of("power", each, *place) for each in (parity, before))
@@ -194,7 +195,7 @@ class LatentSoftmax(Softmax):
         return narrow
 
     def _scale(self, row: int, sums: Sum) -> None:
-        """Add integers to (rows, 512) of products at *sums*, from *row* of the core's on."""
+        """Add integers to (rows, 512) of products at *sums*, from *row* of the core on."""
         core, vector, rows = self._core, self._vector, sums.rows
         product = self.latent.product(*sums)
         blocks, out = vector.blocks[: rows * BLOCK], vector.wide_out.alloc()
@@ -216,7 +217,7 @@ class LatentSoftmax(Softmax):
 
 
 class LatentOutput(Output):
-    """Writes the end of rows of tiles for a vector core, and puts pieces together."""
+    """Writes the end of rows of tiles for a vector core, and combines pieces."""
 
     def __init__(self, vector: Vector, finish: Finish, softmax: LatentSoftmax) -> None:
         super().__init__(vector, finish)
@@ -233,17 +234,17 @@ class LatentOutput(Output):
     def _whole(
         self, parity: int, sums: Sum, targets: tuple[Target | tuple[GmView, ...], ...]
     ) -> None:
-        """(rows, 512) of a product to *targets*, loop by loop; before its last tile to none."""
+        """(rows, 512) of a product to *targets*, by loop; to none before its last tile."""
         self._core.cross_core_wait_flag("group", "scalar", PRODUCT_READY)
         if targets:
-            # What was stored here has been added to by the cube, so this waits for nothing.
+            # The cube has added to what was stored here, so this does not wait.
             self._core.sync("mte3", "mte2")
         loops = pieces(sums.rows, self._finish.loop_rows)
         for (row, rows), target in zip(loops, targets, strict=False):
             repeat(self._core, self._end, parity, row, sums.part(row, rows), target)
 
     def _end(self, parity: int, row: int, sums: Sum, target: Target | tuple[GmView, ...]) -> None:
-        """Some rows of the products at *sums*, from *row* of the core's on, over their sums."""
+        """Divide rows of the products at *sums*, from *row* of the core on, by their sums."""
         core, vector, rows = self._core, self._vector, sums.rows
         product = self._latent.product(*sums)
         tile = core.load_rows(vector.wide_in, joined(product))
@@ -255,7 +256,7 @@ class LatentOutput(Output):
         vector.wide_in.free(tile)
 
     def _wipe(self, plane: WidePlane) -> None:
-        """Zeros for what is larger than products are."""
+        """Zero elements that are larger than any product."""
         core, queue, whole = self._core, self._vector.wide_out, plane.whole
         magnitudes, bits = queue.alloc(), self._vector.mask_bits[: whole.count // BLOCK]
         core.abs(magnitudes[: whole.count], whole)

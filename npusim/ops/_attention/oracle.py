@@ -1,4 +1,4 @@
-"""What the kernels of attention compute, on whole arrays in plain numpy: the oracle.
+"""The results of the attention kernels, on whole arrays in plain numpy: the oracle.
 
 .. code-block:: text
 
@@ -8,11 +8,10 @@
     o' = o * e + T(p) @ v                           T(): to the type of v
     out = o / l;  softmax_lse = ln(l) + m
 
-Each `+ - * /` is an fp32 operation rounded to nearest even, exp and ln the nearest numbers to the
-exact ones (assumed, no document says how exact they are), `@` the cube. Where cores share rows,
-pieces of them are combined as :mod:`~npusim.ops._attention.fai` and
-:mod:`~npusim.ops._attention.fia_output` say; for the digits of int8 see
-:mod:`~npusim.ops._attention.ifa`.
+Each `+ - * /` is an fp32 operation rounded to nearest even, exp and ln are correctly rounded
+(assumed, no document states their precision), `@` is the cube. If cores share rows, their pieces
+are combined as in :mod:`~npusim.ops._attention.fai` and :mod:`~npusim.ops._attention.fia_output`;
+for the digits of int8 see :mod:`~npusim.ops._attention.ifa`.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from numpy.typing import NDArray
 
 from npusim.data.dtypes import FLOAT16, Array
 from npusim.data.integers import ceil_div
-from npusim.data.product import CubeOrder
 from npusim.devices.schema import DeviceSpec
 from npusim.ops._attention.check import Problem
 from npusim.ops._attention.fai_tiling import TASK_ROWS, TILE, work_of
@@ -36,6 +34,7 @@ from npusim.ops._attention.oracle_int8 import digit_piece, half_piece
 from npusim.ops._attention.oracle_latent import joined_columns, latent_piece
 from npusim.ops._attention.oracle_sums import (
     F32,
+    Multiply,
     Single,
     State,
     Tiles,
@@ -48,14 +47,13 @@ from npusim.ops._attention.oracle_sums import (
 )
 from npusim.ops._attention.problem import FRACTAL_COLUMNS, Attention
 from npusim.ops._attention.sides import sides_of
-from npusim.ops._matmul_oracle import cube_product
 
 ADDED = F32(-3e38)
-"""What FAI adds to a score that is hidden."""
+"""What FAI adds to a hidden score."""
 LOWEST = np.finfo(np.float32).min
-"""Where the maximum of pieces begins."""
+"""Initial value of the maximum of pieces."""
 ADDED_HALF = -6e4
-"""What FAI adds to a hidden score of fp16."""
+"""What FAI adds to a hidden fp16 score."""
 
 
 class Group(NamedTuple):
@@ -66,19 +64,20 @@ class Group(NamedTuple):
     """The query head of each row, and its token: `(rows,)`."""
     tokens: NDArray[np.int64]
     pieces: list[Tiles]
-    """What each core makes of the rows, one piece after the other."""
+    """The tiles of each core's piece of the rows, one piece after another."""
 
 
-def attend(problem: Problem, spec: DeviceSpec, order: CubeOrder) -> tuple[Array, ...]:
-    """The output and softmax_lse on *spec*; all is zero of tokens that a request does not have.
+def attend(
+    problem: Problem, arrays: Mapping[str, Array], spec: DeviceSpec, multiply: Multiply
+) -> tuple[Array, ...]:
+    """The output and softmax_lse on *spec*; zero for tokens that a request does not have.
 
-    Tokens that see no key give zeros and infinite logarithms. In training maxima and sums of rows
-    come in place of logarithms.
+    Tokens that see no key give zeros and infinite logarithms. Training has maxima and sums of rows
+    instead of logarithms.
     """
     a, template = problem.attention, problem.choice.template
     if problem.is_empty:
         return tuple(np.zeros(x.shape, x.element.numpy) for x in problem.outputs.values())
-    arrays = {each.name: np.asarray(each.array) for each in problem.inputs}
     is_fai, cores = template.startswith("FAI"), spec.cores["aic"].count
     out = np.zeros(max(problem.output.size, 1), a.element.numpy)
     rows = a.requests, a.query_heads, a.longest_query
@@ -96,7 +95,7 @@ def attend(problem: Problem, spec: DeviceSpec, order: CubeOrder) -> tuple[Array,
             places = group.heads, group.tokens
             k, v, *rotated = (x[group.heads[0] // a.group] for x in keys(group.request))
             k = joined_columns(a, k, *rotated)
-            o, *found = _rows(a, arrays, group, k, v, is_fai, order)
+            o, *found = _rows(a, arrays, group, k, v, is_fai, multiply)
             view = _tokens_of(a, "output", out, group.request)
             is_away = a.rounds_away and not is_fai
             view[places] = away(o, a.element) if is_away else o.astype(a.element.numpy)
@@ -110,13 +109,13 @@ def attend(problem: Problem, spec: DeviceSpec, order: CubeOrder) -> tuple[Array,
 
 
 def _as_returned(a: Attention, sums: Single, columns: int) -> Array:
-    """*sums* `(requests, heads, tokens)` as they come out, so many *columns* of each."""
+    """*sums* `(requests, heads, tokens)` in output form, with *columns* copies of each."""
     each = np.repeat(sums[..., None], columns, axis=-1)
     if not a.is_packed:
         return each
     own = [each[request, :, :length] for request, length in enumerate(a.query_lengths)]
     if a.is_training and not a.sums_by_token:
-        # In memory head by head of each request, whatever the shape says.
+        # In memory by head within each request, whatever the shape is.
         return np.concatenate([x.reshape(-1, columns) for x in own]).reshape(-1, *each.shape[1::2])
     return np.concatenate([x.swapaxes(0, 1) for x in own])
 
@@ -128,9 +127,9 @@ def _rows(
     k: Array,
     v: Array,
     is_fai: bool,
-    order: CubeOrder,
+    multiply: Multiply,
 ) -> tuple[Single, ...]:
-    """Output and softmax_lse of the rows of *group*, of keys and values `(keys, columns)`, or
+    """Output and softmax_lse of the rows of *group*, for keys and values `(keys, columns)`, or
     output, maxima and sums."""
     request, rows = group.request, Rows(a)
     names = ("query", "query_rope")[: 2 if a.rope_size else 1]
@@ -139,7 +138,7 @@ def _rows(
     hidden = _hidden(a.window(request), group.tokens, len(k))
     seen = ~hidden.all(axis=1)
     if a.has_own_mask and not is_fai:
-        # Tokens that the band leaves out: its start is counted from the last token.
+        # Tokens that the band excludes: its start is relative to the last token.
         seen = group.tokens >= -a.next_tokens
         seen &= group.tokens < a.query_lengths[request] + a.pre_tokens
     if rows.mask is not None and not is_fai:
@@ -150,13 +149,13 @@ def _rows(
     if a.has_digits:
         piece = digit_piece(a, arrays, place, q, k, v)
     elif is_fai and a.work_type is FLOAT16:
-        return _narrow_rows(a, q, k, v, hidden, group.pieces[0], order)
+        return _narrow_rows(a, q, k, v, hidden, group.pieces[0], multiply)
     elif a.is_latent:
-        piece = latent_piece(a, q, k, v, hidden, order)
+        piece = latent_piece(a, q, k, v, hidden, multiply)
     elif a.dequantises:
-        piece = half_piece(a, arrays, place, q, (k, v), hidden, order)
+        piece = half_piece(a, arrays, place, q, (k, v), hidden, multiply)
     else:
-        piece = _piece(a, q, k, v, hidden, is_fai, order)
+        piece = _piece(a, q, k, v, hidden, is_fai, multiply)
     states = [piece(tiles) for tiles in group.pieces]
     if is_fai:
         o, logs = _combined_by_lse(states)
@@ -177,11 +176,11 @@ def _rows(
     return o, largest, total
 
 
-# ---- which rows, and which keys ----
+# ---- rows and their keys ----
 
 
 def _fai_groups(a: Attention, cores: int, template: str) -> Iterator[Group]:
-    """Blocks of tokens of each head, against the keys that the last token of a whole one sees."""
+    """Blocks of tokens of each head, with the keys that the last token of a full one sees."""
     ends: dict[tuple[int, int], list[int]] = {}
     tasks = work_of(a, cores, template).tasks if template == "FAI-FD" else ()
     for task in chain.from_iterable(tasks):
@@ -259,7 +258,7 @@ def _keys_of(a: Attention, name: str, array: Array, request: int) -> Array:
 def _hidden(
     window: tuple[int | None, int | None], tokens: NDArray[np.int64], keys: int
 ) -> NDArray[np.bool_]:
-    """Which keys *window* hides from each of *tokens*, `(rows, keys)`; see `Attention.window`."""
+    """The keys that *window* hides from each of *tokens*, `(rows, keys)`: `Attention.window`."""
     first, last = window
     apart = np.arange(keys) - tokens[:, None]
     found = np.zeros(apart.shape, np.bool_)
@@ -280,20 +279,20 @@ def _piece(
     v: Array,
     hidden: NDArray[np.bool_],
     is_fai: bool,
-    order: CubeOrder,
+    multiply: Multiply,
 ) -> Callable[[Tiles], State]:
-    """FAI and FIA: factors of 16 bits."""
+    """A piece of FAI and FIA: factors of 16 bits."""
     scale = F32(a.scale)
 
     def scores(here: slice) -> Single:
-        found = cube_product(q, k[here].T, order=order) * scale
+        found = multiply(q, k[here].T) * scale
         if is_fai:
             return np.asarray(found + hidden[:, here].astype(F32) * ADDED)
         return np.where(hidden[:, here], F32(a.hidden), found)
 
     def product(here: slice, p: Single) -> Single:
         weights = p.astype(a.element.numpy) if is_fai else away(p, a.element)
-        return cube_product(weights, v[here], order=order)
+        return multiply(weights, v[here])
 
     return softmax(len(q), scores, product, sums_by_64 if is_fai else row_sums, F32(-np.inf))
 
@@ -305,20 +304,20 @@ def _narrow_rows(
     v: Array,
     hidden: NDArray[np.bool_],
     tiles: Tiles,
-    order: CubeOrder,
+    multiply: Multiply,
 ) -> tuple[Single, Single]:
-    """FAI with inner_precise 1: all in fp16; output and softmax_lse of the rows of *q*."""
+    """FAI with inner_precise 1, all in fp16: output and softmax_lse of the rows of *q*."""
     half = np.float16
     largest, total = np.full(len(q), -np.inf, half), np.zeros(len(q), half)
     out = np.zeros((len(q), v.shape[1]), half)
     for here in (slice(*tile) for tile in tiles):
-        s = cube_product(q, k[here].T, order=order).astype(half) * half(a.scale)
+        s = multiply(q, k[here].T).astype(half) * half(a.scale)
         s = s + hidden[:, here].astype(half) * half(ADDED_HALF)
         new = np.maximum(largest, s.max(axis=1))
         faded = nearest(np.exp, largest - new, half)
         p = nearest(np.exp, s - new[:, None], half)
         total, largest = faded * total + sums_by_128(p), new
-        more = cube_product(p, v[here], order=order).astype(half)
+        more = multiply(p, v[here]).astype(half)
         out = out * faded[:, None] + more if here.start > tiles[0][0] else more
     o, logs = (
         (out / total[:, None]).astype(F32),
@@ -330,11 +329,11 @@ def _narrow_rows(
 
 
 def _combined_by_lse(states: list[State]) -> tuple[Single, Single]:
-    """FAI: output and softmax_lse of rows from those of their pieces."""
+    """FAI: output and softmax_lse of rows, combined from their pieces."""
     each = [nearest(np.log, state.total) + state.largest for state in states]
     if len(states) == 1:
         return states[0].out, each[0]
-    # The first axis counts the pieces.
+    # The first axis is that of pieces.
     every = np.stack(each)
     largest = every.max(axis=0)
     lse = nearest(np.log, _by_halves(nearest(np.exp, every - largest))) + largest
@@ -345,7 +344,7 @@ def _combined_by_lse(states: list[State]) -> tuple[Single, Single]:
 
 
 def _by_halves(x: Single) -> Single:
-    """The sum over the first axis: of a multiple of eight, the upper half onto the lower one."""
+    """The sum over the first axis, padded to a multiple of eight, upper half onto the lower one."""
     padded = np.pad(x, [(0, -len(x) % 8)] + [(0, 0)] * (x.ndim - 1))
     half = 1 << (len(padded).bit_length() - 1)
     padded[: len(padded) - half] += padded[half:]
@@ -356,7 +355,7 @@ def _by_halves(x: Single) -> Single:
 
 
 def _combined_by_sums(states: list[State]) -> tuple[Single, Single, Single]:
-    """FIA: output, sums and maxima of rows from those of their pieces."""
+    """FIA: output, sums and maxima of rows, combined from their pieces."""
     if len(states) == 1:
         return states[0].out, states[0].total, states[0].largest
     largest = np.maximum(np.stack([state.largest for state in states]).max(axis=0), LOWEST)

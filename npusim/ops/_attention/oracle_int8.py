@@ -1,4 +1,4 @@
-"""What the kernels of attention to keys and values of int8 compute: see `oracle`."""
+"""The results of the attention kernels with int8 keys and values: see `oracle`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim.data.dtypes import Array
-from npusim.data.product import CubeOrder
 from npusim.ops._attention.oracle_sums import (
     F32,
+    Multiply,
     Single,
     State,
     Tiles,
@@ -20,14 +20,14 @@ from npusim.ops._attention.oracle_sums import (
     softmax,
 )
 from npusim.ops._attention.problem import Attention, Scales
-from npusim.ops._matmul_oracle import cube_product, exact_int
+from npusim.ops._matmul_oracle import exact_int
 
 LOWEST_OF_DIGITS = F32(-2e38)
-"""Where maxima of rows begin in IFA."""
+"""Initial value of row maxima in IFA."""
 LOWEST_HALF = -65504
-"""What replaces a hidden score of fp16 in IFA-ATB."""
+"""Replaces a hidden fp16 score in IFA-ATB."""
 FIRST, NEXT = F32(127), F32(254)
-"""What a number is multiplied by before its first digit, and what is left before the next one."""
+"""Factors before the first digit, and of the remainder before the next one."""
 
 
 def half_piece(
@@ -37,9 +37,9 @@ def half_piece(
     q: Array,
     kv: tuple[Array, Array],
     hidden: NDArray[np.bool_],
-    order: CubeOrder,
+    multiply: Multiply,
 ) -> Callable[[Tiles], State]:
-    """IFA-ATB: keys and values of int8 are dequantised; scores are fp16.
+    """IFA-ATB: int8 keys and values are dequantised; scores are fp16.
 
     *place* is the request and the head of keys.
     """
@@ -57,11 +57,11 @@ def half_piece(
     )
 
     def scores(here: slice) -> Single:
-        half = cube_product(q, k[here].T, order=order).astype(np.float16) * np.float16(a.scale)
+        half = multiply(q, k[here].T).astype(np.float16) * np.float16(a.scale)
         return np.where(hidden[:, here], np.float16(LOWEST_HALF), half).astype(F32)
 
     def product(here: slice, p: Single) -> Single:
-        return cube_product(away(p, a.element), v[here], order=order)
+        return multiply(away(p, a.element), v[here])
 
     return softmax(len(q), scores, product, row_sums, F32(-np.inf), np.float16)
 
@@ -110,19 +110,19 @@ def _stretched(x: Single) -> tuple[list[Array], Single]:
 
 
 def _digits(x: Single) -> list[Array]:
-    """Both digits of *x*, in [-127, 127]; of NaN 0."""
+    """Both digits of *x*, in [-127, 127]; NaN gives 0."""
     first = _away_to_integers(x)
     second = _away_to_integers((x - first) * NEXT)
     return [np.clip(np.nan_to_num(each, nan=0.0), -128, 127) for each in (first, second)]
 
 
 def _joined(products: list[Any]) -> Single:
-    """Products of both digits as that of the number."""
+    """The product of a number from the products of both digits."""
     first, second = (each.astype(F32) for each in products)
     return np.asarray((first + second * (F32(1) / NEXT)) * (F32(1) / FIRST))
 
 
 def _away_to_integers(x: Single) -> Single:
-    """Integers, ties away from zero."""
+    """Round to integers, ties away from zero."""
     exact = x.astype(np.float64)
     return np.asarray(np.trunc(exact + np.copysign(0.5, exact)), F32)

@@ -1,7 +1,7 @@
-"""What FIA-MLA computes of rows, on whole arrays in plain numpy: the formulas of `mla_vector`.
+"""The results of FIA-MLA for rows, on whole arrays in plain numpy: the formulas of `mla_vector`.
 
-Sums of products grow in one place, tile after tile. In between their exponents are moved on as
-integers, by about as much as maxima have grown.
+Sums of products accumulate in one place, tile after tile. In between their exponents are adjusted
+as integers, by about as much as maxima have grown.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim.data.dtypes import Array
-from npusim.data.product import CubeOrder
 from npusim.ops._attention.oracle_sums import (
     F32,
+    Multiply,
     Single,
     State,
     Tiles,
@@ -24,14 +24,13 @@ from npusim.ops._attention.oracle_sums import (
     row_sums,
 )
 from npusim.ops._attention.problem import Attention
-from npusim.ops._matmul_oracle import cube_product
 
 REPLACED = F32(-1e12)
 LN2, PER_LN2 = F32(np.log(2)), F32(1 / np.log(2))
 
 
 def joined_columns(a: Attention, plain: Array, rotated: Array | None = None) -> Array:
-    """Columns of queries or keys in the order in which the cube adds up their products."""
+    """Columns of queries or keys in the order in which the cube sums their products."""
     if rotated is None:
         return plain
     if not a.is_latent:
@@ -41,7 +40,7 @@ def joined_columns(a: Attention, plain: Array, rotated: Array | None = None) -> 
 
 
 def latent_piece(
-    a: Attention, q: Array, k: Array, v: Array, hidden: NDArray[np.bool_], order: CubeOrder
+    a: Attention, q: Array, k: Array, v: Array, hidden: NDArray[np.bool_], multiply: Multiply
 ) -> Callable[[Tiles], State]:
     """The rows of *q* `(rows, 576)`, keys *k* `(keys, 576)` and values *v* `(keys, 512)`."""
 
@@ -53,7 +52,7 @@ def latent_piece(
         out: Single = np.zeros((len(q), v.shape[1]), F32)
         scale = factor
         for here in (slice(*tile) for tile in tiles):
-            found = cube_product(q, k[here].T, order=order) * F32(a.scale)
+            found = multiply(q, k[here].T) * F32(a.scale)
             s = np.where(hidden[:, here], REPLACED, found)
             new = np.maximum(largest, s.max(axis=1))
             p = nearest(np.exp, s - new[:, None])
@@ -69,7 +68,7 @@ def latent_piece(
                 bits = out.view(np.int32) + step.astype(np.int32)[:, None]
                 out = bits.view(F32)
             weights = away(p * scale[:, None], a.element)
-            out = out + cube_product(weights, v[here], order=order)
+            out = out + multiply(weights, v[here])
         out = np.where(np.abs(out) <= F32(1e10), out, F32(0))
         return State(largest, total, out / (total * scale)[:, None])
 

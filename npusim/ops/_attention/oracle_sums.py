@@ -1,4 +1,4 @@
-"""Softmax of tiles, sums in the order of the kernels of attention, and roundings: for oracles."""
+"""Softmax of tiles, sums in the order of the attention kernels, and rounding, for oracles."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ Single = NDArray[np.float32]
 F32 = np.float32
 LANES = 64
 """fp32 in a repeat."""
+Multiply = Callable[[Array, Array], Single]
+"""What the cube makes of two matrices."""
 Tiles = list[tuple[int, int]]
 """The keys [first, last) of each tile."""
 
 
 class State(NamedTuple):
-    """What a piece leaves of its rows."""
+    """The state of rows after a piece."""
 
     largest: Single
     """`(rows,)`, and *total* likewise."""
@@ -39,7 +41,7 @@ def softmax(
 ) -> Callable[[Tiles], State]:
     """A piece of *rows* whose tiles have these *scores*, *product* and *sums*, one by one.
 
-    Scores less their largest are rounded to the type *differences*.
+    Scores less their maximum are rounded to type *differences*.
     """
 
     def piece(tiles: Tiles) -> State:
@@ -65,8 +67,8 @@ def softmax(
 def sums_by_64(p: Single) -> Single:
     """FAI: the sum of each row of *p* `(rows, keys)`.
 
-    That of 512 and of 256 is a tree of neighbours; of other counts it is that of each 64, one after
-    the other. What a tree lacks counts as 0 (assumed).
+    512 and 256 elements are summed as a tree of neighbours; other counts 64 at a time, one sum
+    after another. The tree is padded with 0 (assumed).
     """
     if p.shape[1] in (256, 512):
         return _neighbours(p)
@@ -75,7 +77,7 @@ def sums_by_64(p: Single) -> Single:
 
 
 def sums_by_128(p: Array) -> Array:
-    """FAI in fp16: likewise, but of other counts than 512 and 256 that of each 128."""
+    """FAI in fp16: likewise, but 128 at a time for counts other than 512 and 256."""
     if p.shape[1] in (256, 512):
         return _neighbours(p)
     starts = range(0, p.shape[1], 2 * LANES)
@@ -83,11 +85,11 @@ def sums_by_128(p: Array) -> Array:
 
 
 def row_sums(p: Single) -> Single:
-    """FIA: the sum of each row of *p* `(rows, keys)` as the softmax library adds it up.
+    """FIA: the sum of each row of *p* `(rows, keys)` as the softmax library computes it.
 
-    64 running sums, then these by neighbours. The first ones of 512 and more columns are the sums
-    of 8 neighbours, those of 128 and more `x[j] + x[64 + j]`, and every further 64 columns are
-    added to them one by one; what is left at last to the first of them (asc-devkit@82b89a1
+    64 running sums, then these as a tree of neighbours. With 512 columns or more the first ones are
+    sums of 8 neighbours, with 128 or more `x[j] + x[64 + j]`; each further 64 columns are added to
+    them one by one, and the final remainder to the first of them (asc-devkit@82b89a1
     impl/adv_api/detail/activation/softmax/membase/v220).
     """
     rows, keys = p.shape
@@ -104,7 +106,7 @@ def row_sums(p: Single) -> Single:
 
 
 def _neighbours(x: Single) -> Single:
-    """`(..., n)` -> `(...)`: neighbours are added, then neighbours of these; zeros fill up."""
+    """`(..., n)` -> `(...)`: add neighbours, then neighbouring sums, padded with zeros."""
     width = 1 << (x.shape[-1] - 1).bit_length()
     x = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, width - x.shape[-1])])
     while x.shape[-1] > 1:
@@ -113,18 +115,18 @@ def _neighbours(x: Single) -> Single:
 
 
 def nearest(function: np.ufunc, x: Array, kind: type[np.floating[Any]] = F32) -> Array:
-    """*function* of *x*, rounded to the type *kind* once."""
+    """*function* of *x*, rounded once to type *kind*."""
     return np.asarray(function(x.astype(np.float64)), kind)
 
 
 def away(x: Single, element: DType) -> Array:
     """*x* rounded to *element*, ties away from zero."""
     if element is not FLOAT16:
-        # The lower half of the bits goes; half of what remains' last one makes it go up.
+        # Drop the lower half of the bits; adding half of the last remaining one rounds up.
         up = (x.view(np.uint32) + np.uint32(0x8000)) & np.uint32(0xFFFF0000)
         up = np.where(np.isnan(x), np.uint32(0x7FC00000), up)
         return np.asarray(up.view(np.float32).astype(element.numpy))
-    # fp16: 11 bits from the first one on, but none below 2**-24.
+    # fp16: 11 bits from the leading one, but none below 2**-24.
     _, exponent = np.frexp(x.astype(np.float64))
     unit = np.ldexp(1.0, np.maximum(exponent - 11, -24))
     whole = np.floor(np.abs(x) / unit + 0.5) * unit

@@ -1,12 +1,12 @@
-"""Where FIA and IFA find things in global memory: tensors of a call, and their workspaces.
+"""The layout of FIA's and IFA's data in global memory: tensors of a call, and workspaces.
 
-They move what they write from tile to tile. Their workspaces are
+Calls shift these from tile to tile. The workspaces are
 
 .. code-block:: text
 
-    scores, weights, product, sums    of each core: two slots each, used in turn; digits of IFA too
-    keys, values                      of each core, where they are dequantised: three slots each
-    piece_out, piece_max, piece_sum   of each piece of a row of tiles that cores share
+    scores, weights, product, sums    for each core: two slots each, used in turn; digits of IFA too
+    keys, values                      for each core, if they are dequantised: three slots each
+    piece_out, piece_max, piece_sum   for each piece of a row of tiles that cores share
 """
 
 from __future__ import annotations
@@ -31,38 +31,38 @@ from npusim.ops._attention.problem import Scales
 from npusim.ops._attention.sides import Side, sides_of
 
 WORK_SLOTS = 2
-"""Each workspace of a core of FIA has so many: one is filled while the other one is read."""
+"""Slots of each workspace of a core of FIA: one is filled while the other one is read."""
 DEQUANTISED_SLOTS = 3
-"""Dequantised keys and values have so many: the next are written while those of two tiles may be
+"""Slots of dequantised keys and values: the next are written while those of two tiles may be
 read."""
 BLOCK = 8
 """float32 in a data block."""
 WIDE = ("scores", "weights")
-"""Workspaces with a column a key."""
+"""Workspaces with one column per key."""
 DIGITS = 2
-"""A query and a weight have so many, where keys are int8."""
+"""Digits of a query and a weight, if keys are int8."""
 
 
 class Target(NamedTuple):
-    """Where rows that are done go."""
+    """The destination of finished rows."""
 
     outputs: tuple[GmView, ...]
-    """Their places in the output, one behind the other."""
+    """Their places in the output, one after another."""
     sums: tuple[tuple[int, int, GmView], ...]
-    """First row, rows from one to the next, and places in softmax_lse, or in the tensors that
-    training has of the sums of rows."""
+    """First row, distance of rows, and places in softmax_lse, or in training's tensors of the sums
+    of rows."""
     blind: tuple[tuple[int, int], ...]
-    """First row and rows of those that see no key, whatever was computed for them."""
+    """First row and number of rows that see no key, whose results are discarded."""
 
 
 class Part(NamedTuple):
-    """Rows of a tile that a cube core has, or a vector core."""
+    """Rows of a tile assigned to a cube core, or a vector core."""
 
     tile: Tile
     row: int
     rows: int
     half: int = 0
-    """Which of two vector cores."""
+    """Index of the vector core in its group."""
 
     @property
     def of_keys(self) -> tuple[int, int, int, int]:
@@ -88,13 +88,13 @@ class Memory:
 
     @cached_property
     def factor(self) -> DType:
-        """The type of what the cube multiplies."""
+        """The element type that the cube multiplies."""
         a = self.plan.rows.a
         return a.antiquant.element if a.antiquant is not None and a.has_digits else a.element
 
     @cached_property
     def copies(self) -> int:
-        """Rows that the cube has for a row of a tile."""
+        """Rows that the cube has per row of a tile."""
         return DIGITS if self.plan.rows.a.has_digits else 1
 
     @cached_property
@@ -104,7 +104,7 @@ class Memory:
 
     @cached_property
     def depth(self) -> int:
-        """Columns of a head of query and key, with rotated ones."""
+        """Columns of a head of query and key, including rotary ones."""
         return self.plan.rows.a.head_size + self.plan.rows.a.rope_size
 
     @cached_property
@@ -151,7 +151,7 @@ class Memory:
         }
 
     def of_core(self, core: int) -> dict[str, Binding]:
-        """What the names of its workspaces mean to a core."""
+        """The bindings of a core's workspaces."""
         return {
             name: Binding(name, core * self._slots(name) * nbytes)
             for name, nbytes in self._slot_bytes.items()
@@ -159,7 +159,7 @@ class Memory:
         }
 
     def slots(self, name: str, parts: Sequence[Part]) -> Column:
-        """What *parts* have of the slots of *name*."""
+        """The slots of *name* that *parts* use."""
         width = None if name in WIDE else self.width
         keys = [(name, x.tile.number % 2, x.rows, width or x.tile.keys, x.row) for x in parts]
         return column_of(keys, self.slot)
@@ -173,7 +173,7 @@ class Memory:
         return GmView(name, dtype, rows, columns, pitch, first)
 
     def of_piece(self, number: int, row: int, rows: int) -> tuple[GmView, ...]:
-        """Rows of what piece *number* leaves: output, maxima and sums."""
+        """Rows of the results of piece *number*: output, maxima and sums."""
         first = number * self.max_rows + row
         columns = {"piece_out": self.width, "piece_max": BLOCK, "piece_sum": BLOCK}
         return tuple(
@@ -181,7 +181,7 @@ class Memory:
             for name, count in columns.items()
         )
 
-    # ---- queries and what comes out ----
+    # ---- queries and outputs ----
 
     def queries(self, parts: Sequence[Part]) -> Column:
         """The rows of the tile of each of *parts*, or their digits, as few matrices as possible."""
@@ -191,12 +191,12 @@ class Memory:
         return column_of(keys, lambda *key: ((self.slot(*key),),))
 
     def queries_of(self, tile: RowTile) -> tuple[tuple[GmView, ...], ...]:
-        """The rows of *tile*, and where there are such their rotated parts."""
+        """The rows of *tile*, and their rotary parts if there are any."""
         names = ("query", "query_rope")[: 2 if self.plan.rows.a.rope_size else 1]
         return tuple(tuple(self._views(self.sides[name], tile, 0, tile.rows)) for name in names)
 
     def target(self, tile: RowTile, row: int, rows: int) -> Target:
-        """Where rows [row, row + rows) of *tile* go."""
+        """The destination of rows [row, row + rows) of *tile*."""
         find = self._tokens if self.plan.rows.by_token else self._views
         outputs = tuple(find(self.sides["output"], tile, row, rows))
         sums = (self._sums(self.sides[name], tile, row, rows) for name in self.plan.rows.a.sums)
@@ -217,9 +217,9 @@ class Memory:
                 yield rows, Target((own,), sums, ())
 
     def _tokens(self, side: Side, tile: RowTile, row: int, rows: int) -> Iterator[GmView]:
-        """Rows [row, row + rows) of *tile* in *side*, a matrix of heads for each token.
+        """Rows [row, row + rows) of *tile* in *side*, as a matrix of heads for each token.
 
-        Outputs leave so, token by token (CopyAttenOutUbToGm, attention/common/op_kernel/
+        Outputs are stored this way, token by token (CopyAttenOutUbToGm, attention/common/op_kernel/
         memory_copy.h).
         """
         element, first_head = self.plan.rows.a.element, tile.head * self.plan.rows.a.group
@@ -246,7 +246,7 @@ class Memory:
     def _sums(
         self, side: Side, tile: RowTile, row: int, rows: int
     ) -> Iterator[tuple[int, int, GmView]]:
-        """Copies of sums of rows to *side*: first row, rows to the next one, and view."""
+        """Copies of sums of rows to *side*: first row, distance of rows, and view."""
         at, first_head = 0, tile.head * self.plan.rows.a.group
         for run in self.plan.rows.runs(tile.request, tile.row + row, rows):
             by_head = run.tokens >= run.heads
@@ -268,7 +268,7 @@ class Memory:
         return GmView(side.name, FLOAT32, count, side.columns, pitch, nbytes)
 
     def _blind(self, tile: RowTile, row: int, rows: int) -> Iterator[tuple[int, int]]:
-        """Rows of tokens that see no key, counted from *row*."""
+        """Rows of tokens that see no key, relative to *row*."""
         every, at = self.plan.rows, 0
         low, high = every.blind(tile.request)
         if low == 0 and high == every.a.query_lengths[tile.request]:
@@ -285,11 +285,11 @@ class Memory:
     # ---- keys and values ----
 
     def by_keys(self, write: Callable[..., Hashable], parts: Sequence[Part]) -> Column:
-        """What *write* makes of the keys of *parts*: request, head, first key and keys."""
+        """*write* of the keys of each of *parts*: request, head, first key and keys."""
         return column_of([x.of_keys for x in parts], write)
 
     def operands(self, name: str, parts: Sequence[Part]) -> Column:
-        """What the cube multiplies of *name*, key or value, for each of *parts*."""
+        """The operands for the cube in *name*, key or value, for each of *parts*."""
         if not self.plan.rows.a.dequantises:
             return self.by_keys(partial(self.keys, name, self.factor), parts)
         keys = [
@@ -300,7 +300,7 @@ class Memory:
     def keys(
         self, name: str, element: DType, request: int, head: int, key: int, keys: int
     ) -> tuple[Piece, ...]:
-        """*keys* in *name*, key or value, from *key* on, in pieces of neighbours."""
+        """*keys* in *name*, key or value, from *key* on, in contiguous pieces."""
         page, place = self.plan.rows.a.paging, (request, head)
         if page is None:
             return (self._piece(name, element, *place, key, keys),)
@@ -337,14 +337,14 @@ class Memory:
             place = block * a.kv_heads * side.columns + side.at(request, head, token)
             rows, columns, pitch = tokens, side.columns, side.token_pitch
             if is_nz:
-                # A row for each column of fractals.
+                # One row for each column of fractals.
                 rows, columns = side.columns // pitch, tokens * pitch
                 pitch = side.head_pitch // rows
             views.append(GmView(each, element, rows, columns, pitch, element.nbytes(place)))
         return Piece(views[0], rotated=views[1] if len(views) > 1 else None, is_nz=is_nz)
 
     def scales(self, scales: Scales, request: int, head: int, key: int, keys: int) -> GmView:
-        """Those of the columns of a head, of *keys* from *key* on, or one."""
+        """The scales of a head's columns, of *keys* from *key* on, or a single one."""
         count = {"tensor": 1, "channel": self.width, "token": keys}[scales.per]
         place = scales.place(request, head, key, self.width)
         view = GmView.vector(scales.name, scales.dtype, count)
@@ -352,7 +352,7 @@ class Memory:
 
 
 def joined(view: GmView) -> GmView:
-    """*view* as one row where its rows follow each other."""
+    """*view* as one row if its rows are contiguous."""
     if view.rows > 1 and view.pitch != view.columns:
         return view
     return GmView(view.name, view.dtype, 1, view.rows * view.columns, 0, view.offset_bytes)

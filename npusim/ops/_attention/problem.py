@@ -1,27 +1,27 @@
 """A call of attention as kernels see it, whatever its layout.
 
-Tokens of all layouts are reached the same way: each request begins somewhere in the tensor, its
-heads and its tokens lie a fixed number of elements apart. A cache in pages is reached by a table,
-which says in which block of the cache each block of a request's tokens lies.
+Tokens are addressed in the same way in all layouts: each request has an offset in the tensor, and
+its heads and tokens have constant strides. A paged cache is addressed through a table, which gives
+the block of the cache for each block of a request's tokens.
 
-Which of the vendor's kernels takes a call, and why:
+The vendor's kernel that runs a call, and why:
 
 ========  ====================================================================================
 template  what it does
 ========  ====================================================================================
-FAI       tokens of all requests behind each other (TND); a task is up to 128 rows of a request
-          against all of its keys, 512 at a time; tasks go round the cores
-FAI-FD    as FAI, the keys of a task split over cores, for few and long requests in pages
-FAI-DEC   as FAI, one token a request, without a mask: several heads of keys in a task
+FAI       tokens of all requests packed (TND); a task is up to 128 rows of a request against all
+          of its keys, 512 at a time; tasks are assigned to cores in turn
+FAI-FD    like FAI, with the keys of a task split over cores, for few and long requests in pages
+FAI-DEC   like FAI, one token per request, without a mask: several heads of keys in a task
 FIA       every other layout, and what FAI refuses
-FIA-MLA   latent keys: a head of 512 columns, which is the values, too, and a rotated part
+FIA-MLA   latent keys: a head of 512 columns, which is also the values, and a rotary part
 IFA       keys and values of int8
-IFA-ATB   keys and values of int8 with offsets, in pages, of tokens in TND
+IFA-ATB   keys and values of int8 with offsets, in pages, for tokens in TND
 ========  ====================================================================================
 
 ops-transformer@3a280bc attention/fused_infer_attention_score/op_host,
 fused_infer_attention_score_tiling.cpp and arch22/fused_infer_attention_score_tiling_v3.cpp. A
-caller may name another template, which overrules the choice, but not what a kernel needs.
+caller may select another template, which overrides the choice, but not a kernel's requirements.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ Layout = Literal[
     "NTD_TND", "BSH_BNSD", "BSND_BNSD", "BNSD_BSND",
 ]  # fmt: skip
 """The order of requests (B), heads (N), tokens (S), columns (D); H is N x D, T all tokens of all
-requests; behind the underline that of the output, where it is another one."""
+requests; after the underscore that of the output, if it is different."""
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 PACKED = ("TND", "NTD", "TND_NTD", "NTD_TND")
-"""Layouts whose requests follow each other."""
+"""Layouts with packed requests."""
 LARGEST_TOKENS = 2147483647
-"""What pre_tokens and next_tokens are where they hide nothing."""
+"""The value of pre_tokens and next_tokens that hides nothing."""
 FRACTAL_COLUMNS = 16
-"""Columns of a cache in fractals that lie side by side, of 16 bits."""
+"""Adjacent columns in a cache in fractals, of 16 bits."""
 LATENT_COLUMNS = 512
-"""Columns of latent keys, rotated parts apart."""
+"""Columns of latent keys, without rotary parts."""
 LOWEST = -3.4028234663852886e38
 """-FLT_MAX."""
 SUM_COPIES = 8
-"""Training has each maximum and sum so often, a block of 32 bytes."""
+"""Copies of each maximum and sum in training, a block of 32 bytes."""
 MASK_EXTENT = 2048
-"""Rows and columns of the mask that sparse modes 2, 3 and 4 take: a stencil, whatever the lengths
+"""Rows and columns of the mask for sparse modes 2, 3 and 4: a stencil, whatever the lengths
 (op-plugin@517f2e7, torch_npu-npu_fused_infer_attention_score.md)."""
 
 
@@ -64,15 +64,15 @@ class Paging:
     block_size: int
     """Tokens of a block."""
     heads_first: bool
-    """Whether a block is `(heads, tokens, columns)`, and not `(tokens, heads, columns)`."""
+    """Whether a block is `(heads, tokens, columns)` rather than `(tokens, heads, columns)`."""
     tables: tuple[tuple[int, ...], ...]
     """The blocks of the tokens of each request, in order."""
     width: int
-    """Columns of the block table: places for blocks of a request."""
+    """Columns of the block table: most blocks of a request."""
     is_assumed: bool
-    """Whether the table came without values, so that blocks are taken to follow each other."""
+    """Whether the table has no values, so that blocks are assumed to be consecutive."""
     is_nz: bool = False
-    """Whether tokens of a head lie in fractals: `(heads, columns / 16, tokens, 16)`."""
+    """Whether tokens of a head are in fractals: `(heads, columns / 16, tokens, 16)`."""
 
 
 Per = Literal["tensor", "channel", "token"]
@@ -81,19 +81,19 @@ Per = Literal["tensor", "channel", "token"]
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """What keys, or values, of int8 are multiplied by."""
+    """The scales of int8 keys, or values."""
 
     name: str
     """The tensor."""
     dtype: DType
     per: Per
     first: int
-    """Elements of the tensor before them: keys and values may share one."""
+    """Offset in the tensor, which keys and values may share."""
     tokens: int
-    """Places of a request, one for each token."""
+    """Scales per request, one for each token."""
 
     def place(self, request: int, head: int, token: int, head_size: int) -> int:
-        """The element where those of *head* of *request* begin, from *token* on."""
+        """The index of the first scale of *head* of *request*, from *token* on."""
         own = {
             "tensor": 0,
             "channel": head * head_size,
@@ -110,32 +110,32 @@ class Antiquant:
     key: Scales
     value: Scales
     offsets: tuple[Scales, Scales] | None = None
-    """What is added to keys and to values first; None where nothing is."""
+    """Offsets added to keys and to values first; None if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """What is asked for; values of tensors apart."""
+    """The parameters of a call, without values of tensors."""
 
     element: DType
     layout: Layout
     query_heads: int
     kv_heads: int
     head_size: int
-    """Columns of a head of query and key, rotated parts apart."""
+    """Columns of a head of query and key, without rotary parts."""
     value_size: int
     """Columns of a head of values and of the output."""
     rope_size: int
-    """Columns of the rotated part of a head of query and key, a tensor each; 0 without one."""
+    """Columns of the rotary part of a head of query and key, a tensor each; 0 without one."""
     query_lengths: tuple[int, ...]
     """Tokens of each request."""
     kv_lengths: tuple[int, ...]
     longest_query: int
-    """Tokens that the layout has room for; of TND and NTD those of the longest request."""
+    """Tokens for which the layout has room; in TND and NTD those of the longest request."""
     longest_kv: int
     scale: float
     sparse_mode: int
-    """0 and 1: the mask as it is, 2: left-up causal, 3: right-down causal, 4: a band."""
+    """0 and 1: the mask itself, 2: left-up causal, 3: right-down causal, 4: a band."""
     pre_tokens: int
     next_tokens: int
     has_mask: bool
@@ -145,15 +145,15 @@ class Attention:
     returns_lse: bool
     paging: Paging | None
     antiquant: Antiquant | None = None
-    """None for keys and values of the type of query."""
+    """None for keys and values of the query's type."""
     is_training: bool = False
-    """Whether maxima and sums of rows come out, for a backward pass, and not their logarithms."""
+    """Whether maxima and sums of rows are output for a backward pass, instead of logarithms."""
     sums_by_token: bool = False
-    """Whether those of packed requests lie token by token, and not head by head in each request."""
+    """Whether those of packed requests are ordered by token rather than by head in each request."""
 
     @staticmethod
     def empty(element: DType, layout: str) -> Attention:
-        """Of no query tokens."""
+        """A call without query tokens."""
         own = next(name for name in LAYOUTS if name == layout)
         nothing = False, (), 0, False, None
         return Attention(element, own, 1, 1, 0, 0, 0, (), (), 0, 0, 1.0, 0, 0, 0, *nothing)
@@ -164,7 +164,7 @@ class Attention:
 
     @property
     def is_latent(self) -> bool:
-        """Whether keys are latent: one head, which is the values, too, and a rotated part."""
+        """Whether keys are latent: one head, which is also the values, and a rotary part."""
         return self.rope_size > 0 and self.head_size == LATENT_COLUMNS
 
     @property
@@ -174,12 +174,12 @@ class Attention:
 
     @property
     def is_stencil(self) -> bool:
-        """Whether lengths say what is hidden, and the mask is a stencil only."""
+        """Whether lengths decide what is hidden, and the mask is only a stencil."""
         return self.sparse_mode in (2, 3, 4)
 
     @property
     def work_type(self) -> DType:
-        """What FAI has scores, sums and products in: fp16 with high performance, else fp32."""
+        """FAI's type of scores, sums and products: fp16 with high performance, else fp32."""
         return FLOAT16 if self.inner_precise == 1 else FLOAT32
 
     @property
@@ -189,41 +189,41 @@ class Attention:
 
     @property
     def dequantises(self) -> bool:
-        """Whether keys and values of int8 become elements of the type of query first."""
+        """Whether int8 keys and values are first converted to the query's type."""
         return self.antiquant is not None and self.antiquant.offsets is not None
 
     @property
     def hidden(self) -> float:
-        """What FIA replaces a score that is hidden by."""
+        """The value with which FIA replaces a hidden score."""
         return LOWEST if self.is_training else -1e12
 
     @property
     def rounds_away(self) -> bool:
-        """Whether ties of the output go away from zero, and not to even."""
+        """Whether ties of the output round away from zero rather than to even."""
         return self.is_training or self.element is FLOAT16
 
     @property
     def sums(self) -> dict[str, tuple[int, float]]:
-        """What comes out of the sums of rows: a tensor's columns, and what it has of rows that see
-        no key (fia_block_vec_nonquant.h; of maxima in training that is assumed)."""
+        """Outputs derived from the sums of rows: columns of the tensor, and its value for rows that
+        see no key (fia_block_vec_nonquant.h; assumed for maxima in training)."""
         if self.is_training:
             return {"softmax_max": (SUM_COPIES, LOWEST), "softmax_sum": (SUM_COPIES, -LOWEST)}
         return {"softmax_lse": (1, float("inf"))} if self.returns_lse else {}
 
     @property
     def is_packed(self) -> bool:
-        """Whether the tokens of all requests follow each other (TND, NTD)."""
+        """Whether the tokens of all requests are packed (TND, NTD)."""
         return self.layout in PACKED
 
     @property
     def has_own_mask(self) -> bool:
-        """Whether a mask is taken as it is, and no stencil."""
+        """Whether a mask is used directly, rather than as a stencil."""
         return self.has_mask and not self.is_stencil
 
     def window(self, request: int) -> tuple[int | None, int | None]:
-        """What query token i of *request* sees: keys i + first to i + last, None without a bound.
+        """Query token i of *request* sees keys i + first to i + last; None is no bound.
 
-        Of a mask that is taken as it is, nothing is known: both are None.
+        For a mask that is used directly nothing is known: both are None.
         """
         apart = self.kv_lengths[request] - self.query_lengths[request]
         match self.sparse_mode:
@@ -243,24 +243,24 @@ Template = Literal["FAI", "FAI-FD", "FAI-DEC", "FIA", "FIA-MLA", "IFA", "IFA-ATB
 TEMPLATES: tuple[Template, ...] = get_args(Template)
 
 MAX_HEAD_SIZE = 256
-"""Columns of a head that FAI takes."""
+"""Most columns of a head for FAI."""
 PAGE_UNIT, MAX_PAGE = 16, 512
-"""Tokens of a block of the cache, for FAI: multiples of the one up to the other."""
+"""Tokens of a cache block for FAI: multiples of the first, up to the second."""
 TASK_ROWS = 128
-"""Rows of a task of FAI, at most; query heads of a group that FAI-DEC takes."""
+"""Most rows of a task of FAI; most query heads of a group for FAI-DEC."""
 FD_TOKENS = 16
-"""Query tokens of a request that FAI-FD takes, at most."""
+"""Most query tokens of a request for FAI-FD."""
 FD_KEYS = 1024
-"""Keys that the longest request of FAI-FD has, at least."""
+"""Fewest keys of the longest request for FAI-FD."""
 FD_FEW, FD_SOME = 4, 8
-"""FAI-FD is taken for up to so many tenths of the cores in requests x heads of keys: the second
-number only where the longest request has 512 keys a core."""
+"""FAI-FD is chosen if requests x heads of keys are at most this many tenths of the cores; the
+second number applies only if the longest request has 512 keys per core."""
 FD_KEYS_PER_CORE = 512
 DEC_PAGE = 128
-"""Tokens of a block of the cache, for FAI-DEC."""
+"""Tokens of a cache block for FAI-DEC."""
 
 Needs = dict[str, Callable[[Attention, int], bool]]
-"""What a kernel needs -> whether a call has it, on a chip of so many cube cores."""
+"""A kernel's requirement -> whether a call meets it on a chip of that many cube cores."""
 
 
 def _is_paged(a: Attention, unit: int, most: int) -> bool:
@@ -333,19 +333,19 @@ NEEDS: dict[Template, Needs] = {
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A template, and one line that says why."""
+    """A template, and a sentence that says why."""
 
     template: Template
     reason: str
 
 
 def unmet(template: Template, a: Attention, cores: int) -> str | None:
-    """What *template* would need and *a* does not have; None if it can run."""
+    """A requirement of *template* that *a* does not meet; None if it can run."""
     return next((need for need, holds in NEEDS[template].items() if not holds(a, cores)), None)
 
 
 def choose(a: Attention, cores: int, asked: Template | None = None) -> Choice:
-    """The template for *a* on a chip of so many cube *cores*; *asked* must be able to run."""
+    """The template for *a* on a chip of that many cube *cores*; *asked* must be able to run."""
     if asked is not None:
         return Choice(asked, "asked for")
     if a.antiquant is not None:

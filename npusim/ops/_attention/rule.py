@@ -1,11 +1,11 @@
-"""A rule of attention: which calls it is for, who checks it, and what happens where it is broken.
+"""A rule of attention: the calls it applies to, who checks it, and the effect of a violation.
 
-Who checks a rule decides what happens to a call that breaks it:
+Who checks a rule determines the effect of a violation:
 
 * the *wrapper* of torch_npu, before anything is launched, and the *tiling* of the kernel refuse it;
-* of what the *document* alone excludes a DocumentWarning speaks, and the call runs, as on a card;
-* *nobody* checks the rest, and a card reads or writes elsewhere: it is refused here, too;
-* what *npusim* lacks a card takes.
+* if only the *document* excludes it, there is a DocumentWarning, and the call runs, as on a card;
+* *nobody* checks the rest, and a card accesses wrong memory: such calls are refused here, too;
+* what *npusim* lacks works on a card.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Checked(NamedTuple):
 
     by: str
     code: Code | None
-    """Of the refusal; None where the call is taken with a warning."""
+    """Code of the refusal; None if the call runs with a warning."""
 
 
 WRAPPER = Checked("wrapper", Code.INVALID_PARAMETER)
@@ -33,7 +33,7 @@ NPUSIM = Checked("npusim", Code.UNSUPPORTED)
 
 
 class Scope(NamedTuple):
-    """The calls that a rule is for."""
+    """The calls to which a rule applies."""
 
     words: str
     has: Callable[[Call], bool]
@@ -71,7 +71,7 @@ SINK_OF_FIA = Scope("learnable_sink, kernel FIA", lambda c: (
 
 
 class Rule(NamedTuple):
-    """What calls of a scope must fulfil; formats say `{c.heads}` for what a call has."""
+    """A condition for calls of a scope; format strings use `{c.heads}` for properties of a call."""
 
     checked: Checked
     source: str
@@ -82,7 +82,7 @@ class Rule(NamedTuple):
     remedy: str
 
     def warning(self, call: Call) -> str | None:
-        """What to warn of, if *call* breaks a rule of the document; raises OpError for others."""
+        """The warning if *call* violates a rule of the document; raises OpError for others."""
         if not self.scope.has(call) or self.holds(call):
             return None
         must, came, remedy = (x.format(c=call) for x in (self.must, self.came, self.remedy))

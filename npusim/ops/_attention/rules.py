@@ -1,14 +1,14 @@
-"""The rules of attention: what a call must fulfil, who checks it, and what is said where it fails.
+"""The rules of attention: conditions of a call, who checks them, and the message on failure.
 
-A rule stands below those it rests on, and what is not simulated comes last, for a call that a card
-takes.
+A rule follows those it depends on; calls that a card accepts but npusim does not simulate come
+last.
 
 Sources: op-plugin@517f2e7, FusedInferAttentionScoreKernelNpuOpApi.cpp (opapi) and
 torch_npu-npu_fused_infer_attention_score.md (document); ops-transformer@3a280bc attention/
 fused_infer_attention_score/op_host, fused_infer_attention_score_tiling.cpp (T) and, in arch22,
 fused_infer_attention_score_tiling_info_parser.cpp (par) and
 fused_infer_attention_score_tiling_check_*.cpp (single, exist, feat, cons), with lines; attention/
-incre_flash_attention/op_host (I). That all of a tiling's refusals bear one code is assumed.
+incre_flash_attention/op_host (I). That all refusals of a tiling have one code is assumed.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ MOST_KEYS, MOST_KEYS_OF_TOKEN = 20_971_520, 262_144
 PAGE_UNIT, MOST_PAGE = 16, 1024
 HEAD_UNIT, DIGIT_UNIT, MOST_COLUMNS = 16, 32, 512
 NZ_COLUMNS = OUTPUT_COLUMNS = (64, 128)
-"""Columns of heads in fractals, and where the output lies in another order."""
+"""Columns of heads in fractals, and if the output has a different order."""
 MLA_OUTPUTS = ("BSH_NBSD", "BSND_NBSD", "BNSD_NBSD", "TND_NTD")
 MLA_LAYOUTS = ("BSH", "BSND", "BNSD", "TND", *MLA_OUTPUTS)
 TURNED = ("NTD", "NTD_TND", "BSH_BNSD", "BSND_BNSD")
@@ -71,7 +71,7 @@ OF_OUTPUT = ("quant_scale2", "quant_offset2", "quant_scale_out", "quant_offset_o
 IN_ORDER_ALONE = ("pse_shift", *PADDINGS, *PREFIXES, *OF_OUTPUT)
 QUANTISED = ("dequant_scale_query", "query_quant_mode", "key_quant_mode", "value_quant_mode")
 OLDER_COLUMNS = 256
-"""An older kernel takes heads of so many columns, of one token a request and with own keys."""
+"""Width of heads for which an older kernel runs, with one token per request and separate keys."""
 SHAPES_OF_CACHE = (
     "(blocks, block_size, heads x columns), (blocks, heads, block_size, columns) or "
     "(blocks, heads, columns / 16, block_size, 16)"
@@ -99,7 +99,7 @@ QUERY_RULES = (
          "query must have num_heads heads", "{c.query.shape} with {c.heads} in {c.inner}",
          "pass the heads of query"),
 )  # fmt: skip
-"""What an empty query must fulfil, too: it returns empty."""
+"""Rules that also apply to an empty query, which returns an empty output."""
 HEAD_RULES = (
     Rule(DOCUMENT, "document", ALL, lambda c: c.heads <= MOST_HEADS,
          f"num_heads must be at most {MOST_HEADS}", "{c.heads}", "split the call"),
@@ -186,7 +186,7 @@ LIST_RULES = (
          "actual_seq_lengths_kv must be given with a block_table", "None",
          "pass the keys of each request"),
 )  # fmt: skip
-"""Above these no kernel can be chosen."""
+"""If one of the previous rules fails, no kernel can be chosen."""
 PAGE_RULES = (
     Rule(TILING, "cons:251", PAGES, lambda c: c.block_size == c.page_tokens,
          "block_size must be that of the cache", "{c.block_size} of {c.page_tokens}",
@@ -417,7 +417,7 @@ LACKS = (
          "atten_mask must be a stencil with offsets", "one with sparse_mode {c.sparse_mode}: how "
          "it hides scores there is not known", "pass sparse_mode 3, or no mask"),
 )  # fmt: skip
-"""What a card takes, and npusim does not."""
+"""What a card supports, and npusim does not."""
 RULES = (
     *(*QUERY_RULES, *HEAD_RULES, *ROPE_RULES, *LIST_RULES, *PAGE_RULES, *LENGTH_RULES),
     *(*TABLE_RULES, *MASK_RULES, *KERNEL_RULES, *LACKS),
@@ -427,7 +427,7 @@ RULES = (
 def table(names: Mapping[str, str], absent: Container[str] = ()) -> tuple[tuple[str, ...], ...]:
     """The rules as lines of a document; *names* map parameters to those of an operator.
 
-    What is said of parameters that are *absent* there is left out.
+    Text about parameters that are *absent* there is left out.
     """
     found = []
     for checked, source, scope, _, must, *_ in RULES:

@@ -1,4 +1,4 @@
-"""Scales of keys and values of int8: the shapes they may have, and what each of them multiplies."""
+"""Scales of int8 keys and values: the shapes they may have, and what each of them multiplies."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from npusim.data.tensor import Operand
 from npusim.ops._attention.problem import Antiquant, Per, Scales
 
 BOTH, APART = "antiquant_scale", ("key_antiquant_scale", "value_antiquant_scale")
-"""The scales of keys and of values in one tensor, and in one each."""
+"""The scales of keys and of values in one tensor, or in one each."""
 
 
 def mode_of(scale: str) -> str:
-    """The parameter that says what has its own scale."""
+    """The parameter that selects the granularity of *scale*."""
     return scale.replace("scale", "mode")
 
 
 def offset_of(scale: str) -> str:
-    """The parameter that is added to what *scale* multiplies, before."""
+    """The parameter whose values are added before multiplying by *scale*."""
     return scale.replace("scale", "offset")
 
 
 class ScaleRooms(NamedTuple):
-    """What scales are for: heads of keys, and tokens of requests."""
+    """The dimensions that scales may have: heads of keys, and tokens of requests."""
 
     inner: str
-    """The order of keys."""
+    """The order of the keys' dimensions."""
     heads: int
     size: int
     """Columns of a head."""
     requests: int
     tokens: int
-    """Places of a request."""
+    """Tokens per request."""
 
     def shapes(self, scale: Operand, mode: int) -> Mapping[tuple[int, ...], Per]:
-        """What *scale* may be, and of what each is one.
+        """The shapes that *scale* may have, and the granularity of each.
 
-        Assumed: that those for keys or values alone have the shape of a half of `antiquant_scale`,
+        Assumed: those for keys or values alone have the shape of one half of `antiquant_scale`,
         with or without its first axis.
         """
         kinds: list[tuple[Per, tuple[int, ...]]] = [("token", (self.requests, self.tokens))]
@@ -59,13 +59,13 @@ class ScaleRooms(NamedTuple):
     def antiquant(
         self, scales: Sequence[tuple[Operand, int]], offsets: Sequence[Operand]
     ) -> Antiquant:
-        """What *scales* of keys and values multiply, by their modes, once *offsets* are added."""
+        """How *scales* of keys and values apply, by their modes, after *offsets* are added."""
         key, value = self._sides(scales)
         pair = self._sides([(each, 0) for each in offsets]) if offsets else None
         return Antiquant(INT8, key, value, pair)
 
     def _sides(self, operands: Sequence[tuple[Operand, int]]) -> tuple[Scales, Scales]:
-        """What is for keys, and what for values."""
+        """The part for keys, and the part for values."""
         found = []
         for operand, mode in operands:
             per = self.shapes(operand, mode).get(operand.shape, "tensor")

@@ -1,8 +1,7 @@
-"""What the tensors and lists of a call of attention come to: heads, columns, lengths.
+"""Sizes derived from the tensors and lists of a call of attention: heads, columns, lengths.
 
-Arguments bear the names of npu_fused_infer_attention_score. What a property gives rests on the
-rules above those that ask for it, see :mod:`npusim.ops._attention.rules`: before they hold, it may
-mean nothing.
+Arguments have the names of npu_fused_infer_attention_score. A property is only meaningful if the
+rules hold that precede its uses, see :mod:`npusim.ops._attention.rules`.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ ORDERS = {
     "NTD": "(heads, tokens, columns)",
 }
 UNMASKED_TOKENS = ("BSH", "BSND", "BNSD")
-"""Layouts in which a single token a request sees what its mask shows, whatever the mode."""
+"""Layouts in which a single token per request sees what its mask shows, in every mode."""
 ROPE_COLUMNS = 64
-"""Of the rotated part of a head."""
+"""Columns of the rotary part of a head."""
 NZ_BYTES = 32
-"""Of a row of a fractal: 16 columns of 16 bits, 32 of int8."""
+"""Bytes of a row of a fractal: 16 columns of 16 bits, 32 of int8."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +42,13 @@ class Shapes:
     mask: Operand | None
     table: Operand | None
     ropes: tuple[Operand | None, Operand | None]
-    """The rotated parts of query and of key."""
+    """The rotary parts of query and of key."""
     sink: Operand | None
-    """What each head adds to the sums of its tokens."""
+    """Addends of each head to the sums of its tokens."""
     scales: tuple[tuple[Operand, int], ...]
-    """Those of int8 with their modes: one for both, or two."""
+    """The scales of int8 with their modes: one for both, or two."""
     offsets: tuple[Operand, ...]
-    """What is added to int8 first: likewise, or nothing."""
+    """Offsets added to int8 first: likewise, or none."""
 
     # ---- query and its heads ----
 
@@ -64,7 +63,7 @@ class Shapes:
 
     @property
     def inner(self) -> str:
-        """The order of query, key and value."""
+        """The dimension order of query, key and value."""
         return self.layout.partition("_")[0]
 
     @property
@@ -86,7 +85,7 @@ class Shapes:
 
     @cached_property
     def kv_heads(self) -> int:
-        """As many as those of query where 0 are given."""
+        """Number of key heads, equal to that of query if 0 is given."""
         return self.given_kv_heads or self.heads
 
     @property
@@ -95,11 +94,11 @@ class Shapes:
 
     @cached_property
     def sizes(self) -> Mapping[str, int]:
-        """The dimensions of query, by their letters."""
+        """The dimensions of query, by letter."""
         return dict(zip(self.inner, self.query.shape, strict=True))
 
     def has_heads(self, shape: tuple[int, ...], heads: int) -> bool:
-        """Whether a tensor of *shape* in the layout of query has so many *heads*."""
+        """Whether a tensor of *shape* in the layout of query has that many *heads*."""
         sizes = dict(zip(self.inner, shape, strict=True))
         return sizes["H"] % heads == 0 if "H" in sizes else sizes["N"] == heads
 
@@ -116,12 +115,12 @@ class Shapes:
 
     @property
     def rank(self) -> int:
-        """Dimensions of keys, which say how pages lie."""
+        """Dimensions of keys, which determine the layout of pages."""
         return len(self.key.shape)
 
     @property
     def page_tokens(self) -> int:
-        """Tokens of a block of the cache."""
+        """Tokens of a cache block."""
         return self.key.shape[{3: 1, 4: 2, 5: 3}[self.rank]]
 
     @property
@@ -129,7 +128,7 @@ class Shapes:
         return self.is_paged and self.rank == 5
 
     def cache_shape(self, columns: int) -> tuple[int, ...]:
-        """What a cache of as many dimensions as that of keys should be, for such heads."""
+        """The shape of a cache with as many dimensions as that of keys, for such heads."""
         blocks, tokens, heads = self.key.shape[0], self.page_tokens, self.kv_heads
         unit = NZ_BYTES // self.key.element.nbytes(1)
         return {
@@ -139,7 +138,7 @@ class Shapes:
         }[self.rank]
 
     def fits_query(self, shape: tuple[int, ...]) -> bool:
-        """Whether keys of *shape*, not in pages, go with query: requests and heads."""
+        """Whether keys of *shape*, not in pages, match query: requests and heads."""
         same_requests = "B" not in self.sizes or shape[0] == self.query.shape[0]
         return same_requests and self.has_heads(shape, self.kv_heads)
 
@@ -151,7 +150,7 @@ class Shapes:
 
     @property
     def value_fits(self) -> bool:
-        """Whether values have the shape of keys, but for columns."""
+        """Whether values have the shape of keys, except for columns."""
         value = self.value
         if self.is_paged:
             return value.shape == self.cache_shape(self.value_size)
@@ -163,7 +162,7 @@ class Shapes:
 
     @property
     def rope_fits(self) -> bool:
-        """Whether rotated parts have the shapes of query and key but for the columns of a head."""
+        """Whether rotary parts have the shapes of query and key, except for head columns."""
         found = tuple(each.shape for each in self.ropes if each is not None)
         key = self._resized(self.key.shape, self.kv_heads)
         if self.is_paged:
@@ -179,12 +178,12 @@ class Shapes:
 
     @property
     def is_mla(self) -> bool:
-        """Whether keys are latent: one head of 512 columns, which are the values, too."""
+        """Whether keys are latent: one head of 512 columns, which are also the values."""
         return self.has_rope and self.size == LATENT_COLUMNS
 
     @property
     def is_value_key(self) -> bool:
-        """Whether value has the values of key, as far as it has any."""
+        """Whether value has the values of key, as far as they are known."""
         key, value = self.key.array, self.value.array
         return key is None or value is None or key.tobytes() == value.tobytes()
 
@@ -204,13 +203,13 @@ class Shapes:
 
     @property
     def lists(self) -> tuple[tuple[int, ...], ...]:
-        """Those that are given and looked at."""
+        """The lists that are given and used."""
         found = (self.kv_list,) if self.is_single else (self.query_list, self.kv_list)
         return tuple(each for each in found if each is not None)
 
     @property
     def is_rising(self) -> bool:
-        """Whether those do not fall that are sums of lengths so far, in TND and NTD."""
+        """Whether cumulative lengths, in TND and NTD, do not decrease."""
         sums = self.lists[:1] if self.is_paged else self.lists
         return all(list(each) == sorted(each) for each in sums)
 
@@ -234,11 +233,11 @@ class Shapes:
 
     @cached_property
     def room(self) -> tuple[int, int]:
-        """Query tokens and keys of a request, or of all in TND and NTD, that tensors have."""
+        """Query tokens and keys per request, or of all in TND and NTD, that tensors can hold."""
         return self.room_of(self.query), 0 if self.is_paged else self.room_of(self.key)
 
     def room_of(self, operand: Operand) -> int:
-        """The same of *operand* in the layout of query."""
+        """The same for *operand* in the layout of query."""
         return operand.shape[self.inner.index("T" if self.is_packed else "S")]
 
     @cached_property
@@ -254,14 +253,14 @@ class Shapes:
         return self._each(self.kv_list, self.room[1])
 
     def _each(self, given: tuple[int, ...] | None, room: int) -> tuple[int, ...]:
-        """One of *given* for all requests, or the first for each; *room* without any."""
+        """One of *given* for all requests, or the first one for each; *room* if there are none."""
         if given is None:
             return (room,) * self.requests
         return given * self.requests if len(given) == 1 else given[: self.requests]
 
     @cached_property
     def is_single(self) -> bool:
-        """Whether each request has one token, for which modes and tokens do not count."""
+        """Whether each request has one token, for which modes and tokens do not apply."""
         is_plain = self.layout in UNMASKED_TOKENS and not self.has_rope
         return is_plain and self.room[0] == 1 and self.value_size == self.size
 
@@ -276,7 +275,7 @@ class Shapes:
 
 
 def _listed(contract: Contract, name: str) -> tuple[int, ...] | None:
-    """Parameter *name*, which has an entry at least; None if it was not given."""
+    """Parameter *name*, which has at least one entry; None if it was not given."""
     value = contract.value(name)
     contract.require(
         value is None or len(value) > 0,
@@ -298,5 +297,5 @@ def _shown(lists: tuple[tuple[int, ...], ...]) -> str:
 
 
 def _apart(ends: tuple[int, ...]) -> tuple[int, ...]:
-    """The lengths of requests that end there."""
+    """The lengths of requests with these cumulative ends."""
     return tuple(end - start for start, end in zip((0, *ends[:-1]), ends, strict=True))

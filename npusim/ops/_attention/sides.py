@@ -1,4 +1,4 @@
-"""Where tokens of query, key, value and output lie in memory, by the layout of a call."""
+"""Memory layout of the tokens of query, key, value and output, by the layout of a call."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from npusim.ops._attention.problem import FRACTAL_COLUMNS, Attention
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Where the tokens of query, key, value or output lie, in elements."""
+    """Memory layout of the tokens of query, key, value or output, in elements."""
 
     name: str
-    """The tensor, as programs call it."""
+    """Name of the tensor in programs."""
     heads: int
     starts: tuple[int, ...]
-    """Where head 0 of the first token of each request lies."""
+    """Offset of head 0 of the first token of each request."""
     head_pitch: int
     token_pitch: int
     columns: int
     """Columns of a head."""
 
     def at(self, request: int, head: int, token: int) -> int:
-        """Where *token* of *head* of *request* begins."""
+        """Offset of *token* of *head* of *request*."""
         return self.starts[request] + head * self.head_pitch + token * self.token_pitch
 
 
 @dataclass(frozen=True, slots=True)
 class PackedSide(Side):
-    """The same of requests behind each other, each `(heads, tokens, columns)` for itself."""
+    """The same for packed requests, each stored as `(heads, tokens, columns)`."""
 
     lengths: tuple[int, ...]
     """Tokens of each request."""
@@ -39,9 +39,9 @@ class PackedSide(Side):
 
 
 def sides_of(a: Attention) -> dict[str, Side]:
-    """Where tokens lie of query, key, value, their rotated parts, output and softmax_lse.
+    """Memory layout of query, key, value, their rotary parts, output and softmax_lse.
 
-    Those of keys in pages are counted from the start of any block.
+    Offsets of keys in pages are relative to the start of a block.
     """
     inner, _, outer = a.layout.partition("_")
     sums = "BNSD"
@@ -77,9 +77,9 @@ def _key_side(a: Attention, layout: str, name: str, size: int) -> Side:
 def _side_of(
     name: str, layout: str, heads: int, size: int, lengths: tuple[int, ...], longest: int
 ) -> Side:
-    """The tokens of tensor *name* in *layout*, without an underline; *size* columns a head.
+    """The tokens of tensor *name* in *layout*, without an underscore; *size* columns per head.
 
-    *longest* is how many tokens of a request the tensor has room for.
+    *longest* is the number of tokens of a request for which the tensor has room.
     """
     row = heads * size
     padded = tuple(request * longest * row for request in range(len(lengths)))

@@ -1,6 +1,6 @@
 """A weight dequantised on vector cores: widened, plus offset, times scale, a tile at a time.
 
-A *tile* is a rectangle of the weight as it is stored, `(rows, columns)`:
+A *tile* is a rectangle of the weight as stored, `(rows, columns)`:
 
 .. code-block:: text
 
@@ -10,10 +10,10 @@ A *tile* is a rectangle of the weight as it is stored, `(rows, columns)`:
     mul     the scale, in fp16 or fp32
     store   (rows, columns) fp16 or bf16, in the layout of the weight
 
-Each step rounds to the type that a kernel computes in (see :class:`Precision`). ND stays ND, in
+Each step rounds to the type in which a kernel computes (see :class:`Precision`). ND stays ND, in
 either orientation; FRACTAL_NZ becomes FRACTAL_NZ of 16-bit elements: its columns of fractals, 32
-int8 or 64 int4 wide, are split to 16 by block strides. Vectors along the columns are read again for
-each row; parameters of rows are spread first, a block of copies each (Brcb).
+int8 or 64 int4 wide, are split into 16 by block strides. Vectors along the columns are read again
+for each row; parameters of rows are first broadcast to a block of copies each (Brcb).
 
 ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_kernel/tool.h, *_common.h and *_custom*.h.
 """

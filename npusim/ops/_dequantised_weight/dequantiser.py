@@ -1,4 +1,4 @@
-"""How a vector core dequantises tiles: what is loaded, computed and stored, in which order."""
+"""How a vector core dequantises tiles: the loads, computations and stores, in order."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class Precision:
 
 @dataclass(frozen=True, slots=True)
 class QuantisedWeight:
-    """A weight in memory, and the parameters that it is dequantised with."""
+    """A weight in memory, and its quantisation parameters."""
 
     matrix: GmMatrix
     k: int
     n: int
     group_size: int
-    """k of a group with its own parameters; 0: all of k has the same."""
+    """k of a group with its own parameters; 0: one group for all of k."""
     offset: GmView | None
     """`(groups, n)`, or `(n, groups)` if n is the first axis of the weight."""
     scale: GmView | None
@@ -57,12 +57,12 @@ class QuantisedWeight:
 
 
 class _Parameter:
-    """A scale or offset: loaded for a tile, cast to the type of the arithmetic, spread."""
+    """A scale or offset: loaded for a tile, cast to the type of the arithmetic, and broadcast."""
 
     def __init__(
         self, core: VectorCore, tensor: GmView, dtype: DType, axis: Axis, n: int, groups: int
     ) -> None:
-        """Claim what tiles of up to *n* columns of the product and *groups* groups of k need.
+        """Claim room for tiles of up to *n* columns of the product and *groups* groups of k.
 
         *tensor* is `(groups, n)` if *axis* is columns, else `(n, groups)`; the arithmetic is in
         *dtype*, fp16 or fp32.
@@ -80,18 +80,18 @@ class _Parameter:
         return self.tensor[(of_k, of_n) if self.axis == "columns" else (of_n, of_k)]
 
     def load_register(self) -> None:
-        """Load the value that all tiles share, if it is one, into its register."""
+        """Load the value that all tiles share, if there is only one, into its register."""
         if self.axis != "none":
             return
         loaded = self.core.load_rows(self.raw_in, self.tensor)
         ready = self._converted(loaded, c0(FLOAT16))
-        # The scalar unit reads what the vector pipe converted.
+        # The scalar unit reads what the vector pipe has converted.
         self.core.sync("vector", "scalar")
         self.core.get_value(self.tensor.name, ready[:1])
         self.raw_in.free(loaded)
 
     def load(self, view: GmView) -> tuple[Values, Local | None]:
-        """The values of a tile, and what is to be freed when it is done."""
+        """The values of a tile, and the buffer to free when it is done."""
         count, pitch = self._padded(view.rows, view.columns)
         if self.is_vector:
             # (n, 1) is stored as (1, n).
@@ -108,7 +108,7 @@ class _Parameter:
         values = Values(self.axis, self.dtype, view.name, ready, pitch)
         if self.cast is None and self.blocks is None:
             return values, loaded
-        # Converted or spread into another buffer: the slot is free at once.
+        # Converted or broadcast into another buffer, so the slot is free at once.
         self.raw_in.free(loaded)
         return values, None
 
@@ -118,7 +118,7 @@ class _Parameter:
         return Values(self.axis, self.dtype, self.tensor.name, nothing, 0)
 
     def _padded(self, rows: int, columns: int) -> tuple[int, int]:
-        """Elements that a view takes in the buffer, and those from row to row."""
+        """Elements of a view in the buffer, and its pitch."""
         if self.axis == "none":
             return c0(FLOAT16), 1
         if self.axis == "columns":
@@ -128,7 +128,7 @@ class _Parameter:
         return align_up(rows, c0(FLOAT16)) * pitch, pitch
 
     def _converted(self, loaded: Local, count: int) -> Local:
-        """The values in the type of the arithmetic: bf16 goes by way of fp32."""
+        """The values in the type of the arithmetic: bf16 goes through fp32."""
         if self.cast is None:
             return loaded[:count]
         fp32, ready = self.cast[:count], self.cast.as_dtype(self.dtype, count)
@@ -139,11 +139,11 @@ class _Parameter:
 
 
 FEW_ROWS = 16
-"""k that is shorter than a fractal, which tiles of many rows leave room for many times over."""
+"""k shorter than a fractal, for which tiles of many rows have room many times over."""
 
 
 class Dequantiser:
-    """Writes the dequantisation of tiles, up to a largest one, for one vector core."""
+    """Writes the dequantisation of tiles, up to a maximum size, on one vector core."""
 
     def __init__(
         self,
@@ -156,13 +156,13 @@ class Dequantiser:
     ) -> None:
         """Claim buffers for tiles of *rows* x *columns*; raises ProgramError if they do not fit.
 
-        There are *depth* for results. Along k tiles begin at multiples of that size. Those of a
-        FRACTAL_NZ weight are whole fractals but for the matrix's end.
+        *depth* is that of the results. Along k tiles begin at multiples of that size. Those of a
+        FRACTAL_NZ weight are whole fractals except at the matrix's end.
         """
         self.core, self.weight, self.precision = core, weight, precision
         matrix = weight.matrix
         self.is_nz = matrix.layout != "ND"
-        # Where values go to a block of each of eight rows, there are whole such eights.
+        # If values go to a block of each of eight rows, rows are a multiple of eight.
         unit = FRACTAL_ROWS if self.is_nz else 1 if matrix.k_is_first else 8
         width = c0(matrix.dtype) if self.is_nz else ROW
         count = align_up(rows, unit) * align_up(columns, width)
@@ -174,7 +174,7 @@ class Dequantiser:
         k, n = (rows, columns) if matrix.k_is_first else (columns, rows)
         groups = _max_groups(weight.group_size, k)
         if weight.group_size and weight.k < FEW_ROWS:
-            # A tile of so short a matrix would have room for many times the groups that it has.
+            # For such a short matrix a tile would have room for many times its groups.
             groups = min(groups, weight.k // weight.group_size)
         axis: Axis = "columns" if matrix.k_is_first else "rows"
         if weight.is_single:
@@ -191,7 +191,7 @@ class Dequantiser:
     def fits(
         spec: DeviceSpec, weight: QuantisedWeight, precision: Precision, rows: int, columns: int
     ) -> bool:
-        """Whether the unified buffer holds what tiles of *rows* x *columns* need."""
+        """Whether the unified buffer has room for tiles of *rows* x *columns*."""
         try:
             Dequantiser(VectorCore("", spec), weight, precision, rows, columns)
         except ProgramError:
@@ -212,18 +212,18 @@ class Dequantiser:
         offset_bytes: int = 0,
         before_store: Callable[[], None] | None = None,
     ) -> StageCall:
-        """What dequantises *tile* of the weight to (*row*, *column*) of *output*, and on.
+        """Dequantise *tile* of the weight to *output*, from (*row*, *column*) on.
 
-        *output* begins *offset_bytes* into its tensor. *before_store* writes what is to happen
+        *output* begins *offset_bytes* into its tensor. *before_store* writes what must happen
         between the last step of the tile and its store; it must always write the same.
         """
         weight, matrix = self.weight, self.weight.matrix
         spans = (tile.row, tile.rows), (tile.column, tile.columns)
         (k, count), (n, columns) = spans if matrix.k_is_first else spans[::-1]
         size = weight.group_size or weight.k
-        # Where groups end, counted from the tile's first k; the last ends with the tile.
+        # Ends of groups, relative to the tile's first k; the last ends with the tile.
         group_ends = (*(end - k for end in range(k // size * size + size, k + count, size)), count)
-        # What fills the last fractals of the weight is dequantised with them.
+        # The padding of the last fractals of the weight is dequantised with them.
         width = align_up(tile.columns, c0(matrix.dtype)) if self.is_nz else tile.columns
         dst = tile_view(output, MatrixTile(row, column, tile.rows, width))
         of_tile = [each for each in self.parameters if each.axis != "none"]
@@ -241,8 +241,8 @@ class Dequantiser:
     ) -> None:
         """Dequantise *weight*, ND, to *output*, both `(rows, columns)`.
 
-        *group_ends* are where groups end, counted from the first k of the tile, the last with it;
-        *parameters* the offset and the scale of these groups and columns, laid out as those of the
+        *group_ends* are relative to the first k of the tile, with which the last one ends;
+        *parameters* are the offset and the scale of these groups and columns, in the layout of the
         whole weight.
         """
         repeat(self.core, self._dequantise, weight, output, group_ends, None, *parameters)
@@ -255,12 +255,12 @@ class Dequantiser:
         before_store: Callable[[], None] | None,
         *views: GmView,
     ) -> None:
-        """(rows, columns) of the weight -> as many floats; of FRACTAL_NZ columns of fractals."""
+        """(rows, columns) of the weight -> floats; of FRACTAL_NZ as columns of fractals."""
         core, left = self.core, list(views)
-        # ND rows are filled up, columns of fractals are whole repeats already.
+        # ND rows are padded; columns of fractals are full repeats already.
         pitch = align_up(weight.columns, ROW)
         raw = core.load_rows(self.raw_in, weight, pitch=pitch, with_gaps=self.is_nz)
-        # (groups, columns), or (rows, groups) where k runs along the rows
+        # (groups, columns), or (rows, groups) if k runs along the rows
         found: list[Values | None] = []
         held: list[tuple[_Parameter, Local]] = []
         for parameter in (self.offset, self.scale):
@@ -289,7 +289,7 @@ class Dequantiser:
         offset: Values | None,
         scale: Values | None,
     ) -> None:
-        """All steps of a tile, *raw* to *out*; *raw* is freed as soon as it has been read."""
+        """All steps of a tile, from *raw* to *out*; *raw* is freed as soon as it has been read."""
         core, count = self.core, layout.count
         # (count,) int8 or int4 -> fp16, exactly
         fp16 = self._upper_half(count) if self.fp16 is None else self.fp16[:count]
@@ -301,14 +301,14 @@ class Dequantiser:
             is_split = self.is_nz
             value = out.as_dtype(FLOAT16) if is_split else fp16
             self._apply("add", layout, offset, fp16, value)
-        # fp16 all the way: the product with the scale is the result, which ND makes in place.
+        # fp16 throughout: the product with the scale is the result, which ND computes in place.
         if self.fp32 is None:
             assert scale is not None
             self._apply("mul", layout, scale, value, out if self.is_nz else fp16)
             if not self.is_nz:
                 core.copy(out[:count], fp16)
             return
-        # (count,) fp16 -> fp32, fractals split if they are not yet
+        # (count,) fp16 -> fp32, with fractals split unless they already are
         fp32 = self.fp32[:count]
         with core.independent():
             for dst, src in layout.fp16_to_fp32(fp32, value, is_split=is_split):
@@ -321,7 +321,7 @@ class Dequantiser:
         core.cast(out[:count], fp32, "rint")
 
     def _upper_half(self, count: int) -> Local:
-        """The upper half of the fp32 tile: casts from there overtake no unread element."""
+        """The upper half of the fp32 tile: casts from there overwrite no unread element."""
         assert self.fp32 is not None
         # fp32 (count,) is twice as long: fp16 (count,) fills its second half.
         return self.fp32.as_dtype(FLOAT16)[count : 2 * count]
@@ -340,7 +340,7 @@ class Dequantiser:
 
 
 def _max_groups(size: int, length: int) -> int:
-    """How many groups of *size* a tile touches that begins at a multiple of its *length*."""
+    """The most groups of *size* in a tile that begins at a multiple of its *length*."""
     if not size:
         return 1
     return ceil_div(size - gcd(size, length) + length, size)

@@ -1,4 +1,4 @@
-"""Tiles of a weight in global memory and in the unified buffer, and what applies to each part."""
+"""Tiles of a weight in global memory and in the unified buffer, and the parameters of each part."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from npusim.kernel.views import GmView
 __all__ = ["ROW", "Axis", "MatrixTile", "TileLayout", "Values", "tile_view"]
 
 ROW = 128
-"""Rows in the unified buffer are filled up to repeats of this many fp16."""
+"""Rows in the unified buffer are padded to repeats of this many fp16."""
 Axis = Literal["none", "columns", "rows"]
-"""A parameter has one value, or one for each column or row of the weight as it is stored."""
+"""A parameter has one value, or one for each column or row of the weight as stored."""
 
 
 class MatrixTile(NamedTuple):
-    """A rectangle of a matrix as it is stored; of FRACTAL_NZ it begins at a fractal."""
+    """A rectangle of a matrix as stored; in FRACTAL_NZ it begins at a fractal."""
 
     row: int
     column: int
@@ -31,10 +31,10 @@ class MatrixTile(NamedTuple):
 
 
 def tile_view(matrix: GmMatrix, tile: MatrixTile) -> GmView:
-    """*tile* of *matrix*: `(rows, columns)` of ND.
+    """*tile* of *matrix*: `(rows, columns)` in ND.
 
-    Of FRACTAL_NZ `(columns / c0, rows x c0)`, in whole fractals: a row of the view is a column
-    of fractals.
+    In FRACTAL_NZ it is `(columns / c0, rows x c0)`, in whole fractals: a row of the view is a
+    column of fractals.
     """
     row, column, rows, columns = tile
     if matrix.layout == "ND":
@@ -58,7 +58,7 @@ class Values(NamedTuple):
     """Blocks from group to group, or from row to row."""
 
     def at(self, first: int, blocks: int, block_stride: int, repeat_stride: int) -> Local:
-        """*blocks* of 32 bytes from block *first* on; a stride of 0 reads blocks again."""
+        """*blocks* of 32 bytes from block *first* on; a stride of 0 repeats blocks."""
         return strided(self.tile, self.dtype, first, blocks, block_stride, repeat_stride)
 
 
@@ -68,20 +68,20 @@ Operands = tuple[Local, Local, Local | None]
 
 @dataclass(frozen=True, slots=True)
 class TileLayout:
-    """The layout of a tile in the unified buffer, and the scales and offsets of each part of it.
+    """The layout of a tile in the unified buffer, and the scales and offsets of each of its parts.
 
-    ND rows are filled up to whole repeats of fp16. A column of fractals has as many elements
-    as 32 bytes of the weight before it is split, then 16; its rows follow each other.
+    ND rows are padded to full repeats of fp16. Before it is split, a column of fractals has as many
+    elements per row as 32 bytes of the weight, then 16; its rows are contiguous.
     """
 
     is_nz: bool
     k_is_first: bool
     group_ends: tuple[int, ...]
-    """They count from the first k of the tile."""
+    """Relative to the first k of the tile."""
     rows: int
     columns: int
     width: int
-    """Columns of a column of fractals, or those to which rows are filled up."""
+    """Columns of a column of fractals, or the padded width of rows."""
 
     @staticmethod
     def of(weight: GmMatrix, tile: GmView, group_ends: tuple[int, ...]) -> TileLayout:
@@ -114,7 +114,7 @@ class TileLayout:
             yield fp32.at(column * size, size), self._unsplit(fp16, column, 0, self.rows)
 
     def operands(self, values: Values, dst: Local, src: Local) -> Iterator[Operands]:
-        """Those of each micro-op that applies *values* to *src*."""
+        """The operands of each micro-op that applies *values* to *src*."""
         if self.is_nz:
             yield from self._of_fractals(values, dst, src)
         elif values.axis == "none":
@@ -125,23 +125,23 @@ class TileLayout:
             yield from self._of_rows(values, dst, src)
 
     def _groups(self, end: int) -> Iterator[tuple[int, int, int]]:
-        """Group, first and end along k, the last up to *end*."""
+        """Group, first and end along k, with the last end cut to *end*."""
         ends = (*self.group_ends[:-1], end)
         for group, (start, stop) in enumerate(zip((0, *ends[:-1]), ends, strict=True)):
             yield group, start, stop
 
     def _of_fractals(self, values: Values, dst: Local, src: Local) -> Iterator[Operands]:
-        """Columns of 16, a block of all rows a micro-op; of fp32 each row is two blocks."""
+        """Columns of 16, one block of all rows per micro-op; in fp32 each row is two blocks."""
         dtype, axis, pitch = values.dtype, values.axis, values.pitch_blocks
         blocks = c0(FLOAT16) // c0(dtype)
         is_split = dtype is FLOAT32 or src.offset_bytes == dst.offset_bytes
-        # Groups split the rows where k runs down them; values of rows and registers need no split.
+        # Groups split the rows if k runs down them; values of rows and registers need no split.
         groups = list(self._groups(self.rows)) if axis == "columns" else [(0, 0, self.rows)]
         for column in range(self.count // (self.rows * c0(FLOAT16))):
             for group, start, end in groups:
                 rows = end - start
                 for block in range(blocks):
-                    # In blocks: column of 16, then row, then half of the row if it is fp32.
+                    # In blocks: column of 16, then row, then half of the row in fp32.
                     first = (column * self.rows + start) * blocks + block
                     out, source = _both(dst, src, dtype, first, rows, blocks, 8 * blocks)
                     if not is_split:
@@ -162,7 +162,7 @@ class TileLayout:
         return strided(fp16, FLOAT16, first, end - start, columns_16, 8 * columns_16)
 
     def _of_columns(self, values: Values, dst: Local, src: Local) -> Iterator[Operands]:
-        """The rows of a group: eight blocks of columns a micro-op, or a row if that takes fewer."""
+        """The rows of a group: eight blocks of columns per micro-op, or a row if that is fewer."""
         dtype, pitch = values.dtype, values.pitch_blocks
         row_blocks = self.pitch // c0(dtype)
         chunks = range(0, row_blocks, 8)[: ceil_div(self.columns, 8 * c0(dtype))]
@@ -172,19 +172,19 @@ class TileLayout:
                     both = _both(dst, src, dtype, row * row_blocks, row_blocks, 1, 8)
                     yield *both, values.at(group * pitch, row_blocks, 1, 8)
                 continue
-            # A repeat is a row, whose vector is read again.
+            # A repeat is a row, for which the vector is read again.
             blocks = 8 * (end - start)
             for chunk in chunks:
                 both = _both(dst, src, dtype, start * row_blocks + chunk, blocks, 1, row_blocks)
                 yield *both, values.at(group * pitch + chunk, blocks, 1, 0)
 
     def _of_rows(self, values: Values, dst: Local, src: Local) -> Iterator[Operands]:
-        """The columns of a group: eight blocks of a row a repeat, the rest a block of each row."""
+        """The columns of a group: eight blocks of a row per repeat, else a block of each row."""
         dtype, width, pitch = values.dtype, c0(values.dtype), values.pitch_blocks
         row_blocks, blocks = self.pitch // width, 8 * self.rows
         eights = self._eights(8 * width)
         for eight in range(eights):
-            # One block of each of eight groups in a repeat, one repeat a row.
+            # One block of each of eight groups per repeat, one repeat per row.
             size = self.group_ends[0] // width
             for block in range(size):
                 both = _both(dst, src, dtype, 8 * eight * size + block, blocks, size, row_blocks)
@@ -192,7 +192,7 @@ class TileLayout:
         for group, column, end in list(self._groups(self.pitch))[8 * eights :]:
             while column < min(end, self.columns):
                 first = column // width
-                # A full repeat of a row lies within the group; else one block of every row.
+                # If a full repeat of a row is within the group; otherwise one block of every row.
                 if column + 8 * width <= end:
                     both = _both(dst, src, dtype, first, blocks, 1, row_blocks)
                     yield *both, values.at(group, blocks, 0, pitch)
@@ -204,7 +204,7 @@ class TileLayout:
                     column += width
 
     def _eights(self, limit: int) -> int:
-        """How many times eight groups of equal size below *limit* follow each other."""
+        """How often eight groups of equal size fit below *limit*, one after another."""
         ends = self.group_ends
         size = ends[0]
         if len(ends) < 8 or ends[1] != 2 * size or size >= limit:

@@ -1,6 +1,6 @@
-"""What npu_dynamic_quant and npu_dynamic_quant_asymmetric accept, and how they are split.
+"""The calls that npu_dynamic_quant and npu_dynamic_quant_asymmetric accept, and their split.
 
-Both take the same calls, but for the kernels of several rows an instruction, which give no offsets.
+Both accept the same calls, except that kernels with several rows per instruction give no offsets.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, Operands, Row, presen
 
 TARGETS = {"int8": INT8, "quint4x2": INT4}
 COLUMNS_310P = 32
-"""The kernels of 310P take rows of whole blocks of int8 (dynamic_quant_tiling_310P.cpp)."""
+"""Kernels of 310P accept rows in whole blocks of int8 (dynamic_quant_tiling_310P.cpp)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem(ops.Problem):
-    """A checked call: `x` is `(rows, columns)` to the kernel."""
+    """A checked call: `x` is `(rows, columns)` in the kernel."""
 
     x: Operand
     smooth_scales: Operand | None
-    """`(columns,)`, or `(groups, columns)` with a group_index; None where no kernel reads them."""
+    """`(columns,)`, or `(groups, columns)` with a group_index; None if no kernel reads them."""
     group_index: Operand | None
-    """`(groups,)`: the row after each group's last."""
+    """`(groups,)`: the end of each group's rows."""
     target: DType
     """int8 or int4."""
     asked: str | None
-    """The kernel that the caller named."""
+    """The kernel that the caller selected."""
     traits: Traits
-    """What decides which kernel takes the call."""
+    """The properties that decide which kernel runs the call."""
 
     @property
     def rows(self) -> int:
@@ -69,7 +69,7 @@ class Problem(ops.Problem):
 
     @property
     def largest(self) -> int:
-        """What the largest number of a row becomes."""
+        """The quantised value of the largest magnitude of a row."""
         return LARGEST[self.target]
 
     @property
@@ -101,7 +101,7 @@ SUPPORT = (
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     is_symmetric = contract.op == "npu_dynamic_quant"
     is_310p = contract.spec.series in ATLAS_INFERENCE
     tokens, smooth = contract.operand("x"), contract.optional("smooth_scales")
@@ -138,7 +138,7 @@ def check(contract: ops.Contract) -> Problem:
 def _traits(
     spec: DeviceSpec | None, x: Any, smooth: Any, index: Any, is_int4: bool, is_symmetric: bool
 ) -> Traits:
-    """What decides which kernel takes a call; without a *spec* on an Atlas A2."""
+    """The properties that decide the kernel; without a *spec* on an Atlas A2."""
     return Traits(
         rows=prod(x.shape[:-1]),
         columns=x.shape[-1],
@@ -166,7 +166,7 @@ def _check_rows(contract: ops.Contract, x: Operand) -> None:
 
 
 def _check_modes(contract: ops.Contract) -> None:
-    """Newer parameters, which only later chips have a use for."""
+    """Check newer parameters, which only later chips use."""
     quant_mode, dst_type_max = contract.value("quant_mode"), contract.value("dst_type_max")
     modes = ("pertoken", "pertensor", "perchannel")
     if quant_mode is not None:
@@ -209,7 +209,7 @@ def _check_smooth(
         f"pass a scale for each group and column",
         Code.TILING_ERROR,
     )
-    # The kernel looks for the group of a row, and past the last entry if there is none.
+    # The kernel searches for the group of a row, past the last entry if there is none.
     rows, most = prod(x.shape[:-1]), None if index.array is None else index.array.max()
     contract.require(
         most is None or most >= rows,
@@ -221,14 +221,14 @@ def _check_smooth(
 # ---- tiling: ops-nn@e5c3fa9 quant/dynamic_quant/op_host ----
 
 COUPLED_PART_COLUMNS = 4096
-"""310P takes longer rows in parts of so many columns (dynamic_quant_tiling_310P.cpp)."""
-PATCH_UNIT, PATCH_KEPT_BYTES, WRAPS_FROM = 8, 10240, 747
+"""310P processes longer rows in parts of this many columns (dynamic_quant_tiling_310P.cpp)."""
+PATCH_UNIT, PATCH_RESERVED_BYTES, WRAPS_FROM = 8, 10240, 747
 """Limits of the rows that 310P loads together, from the same file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Each core has its own rows and takes them in pieces."""
+    """Each core has its own rows and processes them in pieces."""
 
     template: str
     reason: str
@@ -236,16 +236,16 @@ class Plan(ops.Plan):
     row_step: int
     """Rows that are loaded together."""
     column_step: int
-    """Columns that are loaded together: all, but for rows too long for the buffer."""
+    """Columns that are loaded together: all, unless rows are too long for the buffer."""
     depth: int
-    """Buffers of x: 1 loads and computes in turn, 2 at the same time."""
+    """Depth of x: 1 loads and computes alternately, 2 at the same time."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Split over cores and buffers as the vendor does; only as many cores as have work are started.
+    """Split over cores and buffers like the vendor; only cores with work are started.
 
-    ops-nn@e5c3fa9 quant/dynamic_quant/op_host/dynamic_quant_tiling.cpp. Assumed: parts of moe_large
-    are those of large.
+    ops-nn@e5c3fa9 quant/dynamic_quant/op_host/dynamic_quant_tiling.cpp. That parts of moe_large are
+    those of large is assumed.
     """
     if spec.arch == "2002":
         return _coupled(spec, p, p.traits.ub_bytes)
@@ -264,10 +264,10 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 
 def _coupled(spec: DeviceSpec, p: Problem, ub_bytes: int) -> Plan:
-    """310P: patches of *patch* rows each, dealt out to all AI cores; what is left to the last.
+    """310P: patches of *patch* rows each, divided among all AI cores; the rest goes to the last.
 
     ops-nn@e5c3fa9 quant/dynamic_quant/op_host/dynamic_quant_tiling_310P.cpp. The vector cores
-    next to the AI cores take no part (asc-devkit, GetCoreNumAiv.md).
+    besides the AI cores are not used (asc-devkit, GetCoreNumAiv.md).
     """
     cores = spec.cores["ai_core"].count
     patch = _patch_rows(p.rows, p.columns, cores, ub_bytes)
@@ -290,12 +290,12 @@ def _coupled(spec: DeviceSpec, p: Problem, ub_bytes: int) -> Plan:
 
 
 def _patch_rows(rows: int, columns: int, cores: int, ub_bytes: int) -> int:
-    """Rows that 310P loads together: as many as fit, in steps of eight, and no more than needed."""
+    """Rows that 310P loads together: as many as fit, in steps of eight, and at most as needed."""
     if columns > COUPLED_PART_COLUMNS:
         return PATCH_UNIT
     a = align_up(columns, 16)
-    fitting = (ub_bytes - 2 * a - PATCH_KEPT_BYTES) // (5 * a)
-    # Unsigned in the source: beyond 746 columns it wraps round and is never the smaller one.
+    fitting = (ub_bytes - 2 * a - PATCH_RESERVED_BYTES) // (5 * a)
+    # Unsigned in the source: beyond 746 columns it wraps around and is never the smaller one.
     shorter = align_down(213 - 2 * a // 7, PATCH_UNIT) if a < WRAPS_FROM else fitting
     if fitting > 64 and a >= 512:
         patch = 64
@@ -309,9 +309,9 @@ def _patch_rows(rows: int, columns: int, cores: int, ub_bytes: int) -> int:
 
 
 def _rows_of_core(template: str, rows: int, row_step: int, cores: int) -> tuple[int, ...]:
-    """Rows of each core that is started: never more than those of the first one."""
+    """Rows of each core that is started: at most those of the first one."""
     if template == "single_row":
-        # Whole pieces, as many on each core; what is left to the last one.
+        # Whole pieces, equally many on each core; the rest goes to the last one.
         count = ceil_div(rows, row_step)
         each = ceil_div(count, balanced(count, cores)) * row_step
         full = (each,) * ((rows - 1) // each)
@@ -327,7 +327,7 @@ def _rows_of_core(template: str, rows: int, row_step: int, cores: int) -> tuple[
 
 
 def template_of(given: ops.Given, *, is_symmetric: bool) -> str:
-    """The kernel that takes a call on A2 and A3: the one that is asked for, or the vendor's."""
+    """The kernel of a call on A2 and A3: the requested one, or the vendor's choice."""
     if given.template:
         return str(given.template)
     smooth, index, is_int4 = given.smooth_scales, given.group_index, given.dst_type == "quint4x2"
@@ -341,7 +341,7 @@ def smoothed(given: ops.Given) -> Array:
         return values
     factors, index = given.smooth_scales.astype(np.float32), given.group_index
     if index is not None:
-        # The first group whose end lies behind the row.
+        # The first group that ends after the row.
         behind = np.arange(prod(values.shape[:-1]))[:, None] < index[None, :]
         factors = factors[behind.argmax(1)].reshape(values.shape)
     return np.asarray(values * factors)
@@ -356,7 +356,8 @@ def extreme_of(values: Array, larger: Any, in_parts: bool) -> Array:
         return np.zeros(values.shape[:-1], np.float32)
     first, *others = (larger.reduce(part, axis=-1) for part in parts)
     for part in others:
-        # What compares as neither keeps the later one: a NaN is lost unless it is in the last.
+        # If neither compares as larger, the later one remains: a NaN is lost unless it is in the
+        # last.
         keeps = first > part if larger is np.maximum else first < part
         first = np.where(keeps, first, part)
     return np.asarray(first)
@@ -368,7 +369,7 @@ def extreme_of(values: Array, larger: Any, in_parts: bool) -> Array:
 def torch_function(
     name: str, results: int, aclnn: Callable[[ops.TorchArguments], str]
 ) -> ops.TorchFunction:
-    """The function of torch_npu that gives *results* tensors, by what *aclnn* says if it can."""
+    """The function of torch_npu with *results* tensors; *aclnn* says what it calls."""
 
     def called(given: ops.TorchArguments) -> str:
         is_newer = given["quant_mode"] not in (None, "pertoken") or given["dst_type_max"]

@@ -1,4 +1,4 @@
-"""Buffers of kernels that scale rows by what is in them: smooth scales, and pieces of rows."""
+"""Buffers of kernels that scale rows dynamically: smooth scales, and pieces of rows."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def matrices(p: Problem) -> tuple[GmView, GmView, GmView]:
 class SmoothScales:
     """Smooth scales, as fp32, in *tile* of a kernel.
 
-    They are loaded into its upper half, so that widening from the start never overtakes what it
-    still reads.
+    They are loaded into its upper half, so that widening from the start never overwrites what is
+    still to be read.
     """
 
     core: VectorCore
@@ -36,28 +36,28 @@ class SmoothScales:
 
     @staticmethod
     def claimed(core: VectorCore, p: Problem, columns: int) -> SmoothScales:
-        """Those of up to *columns* columns, in a tile that is claimed for them."""
+        """Smooth scales for up to *columns* columns, in a tile claimed for them."""
         return SmoothScales(core, p, core.tile(FLOAT32, whole_blocks(columns, p.x.element)))
 
     def load(self, columns: slice, group: int = 0) -> None:
-        """Load those of *group* for *columns*, not yet as fp32."""
+        """Load the scales of *group* for *columns*, not yet as fp32."""
         p, element = self.p, self.p.x.element
         every = GmView.of("smooth_scales", element, max(1, p.groups), p.columns)
         view = every.row(group)[:, columns]
         self.core.data_copy(self._narrow(view.columns), view.operand)
 
     def widen(self, width: int) -> Local:
-        """What `load` brought, as fp32 `(width,)`."""
+        """The loaded scales, as fp32 `(width,)`."""
         wide = self.tile[:width]
         self.core.widen(wide, self._narrow(width))
         return wide
 
     def take(self, columns: slice, group: int = 0) -> None:
-        """Load and widen those of *group* for *columns*, in the place of the ones before.
+        """Load and widen the scales of *group* for *columns*, in place of the previous ones.
 
-        Kernels of groups stop all pipes meanwhile.
+        Kernels with groups stop all pipes meanwhile.
         """
-        # Rows before may still be multiplied by the ones that are there.
+        # Earlier rows may still be multiplied by the present ones.
         self.core.sync("vector", "mte2")
         self.load(columns, group)
         if self.p.groups:
@@ -67,7 +67,7 @@ class SmoothScales:
         self.widen(len(range(self.p.columns)[columns]))
 
     def keep(self) -> None:
-        """Load and widen those of all columns, once; no barrier follows."""
+        """Load and widen the scales of all columns, once; no barrier follows."""
         self.load(slice(self.p.columns))
         self.core.sync("mte2", "vector")
         width = self.p.columns
@@ -81,7 +81,7 @@ class SmoothScales:
 def fill_constants(
     core: VectorCore, p: Problem, largest: Local, inverse: Local | None = None
 ) -> None:
-    """What kernels begin with: *largest* and its *inverse* for Div and Mul; no barrier follows."""
+    """Initialise *largest* and its *inverse* for Div and Mul; no barrier follows."""
     core.emit(Duplicate(largest, p.largest))
     if inverse is not None:
         core.emit(Duplicate(inverse, 1 / p.largest))
@@ -91,10 +91,10 @@ def fill_constants(
 
 
 def pieces_of_cores(p: Problem, plan: Plan) -> tuple[RowPieces, tuple[Any, ...]]:
-    """The pieces of rows of all cores, and what a stage gets for each: first its views.
+    """The pieces of rows of all cores, and the arguments of a stage for each: first its views.
 
-    With a group_index there follow the group of the row before, 0 before a core's first one, and
-    those of its rows.
+    With a group_index the group of the row before follows, 0 before a core's first one, and those
+    of its rows.
     """
     found = RowPieces.of(plan.rows_of_core, plan.row_step)
     views = tuple(map(found.views, matrices(p)))
@@ -113,7 +113,7 @@ def launch_pieces(
     """A block for each core, which runs *piece* for its rows, `row_step` at a time.
 
     `piece(x, output, scale)` computes *output* and *scale* `(rows,)` from *x*, `(rows, columns)`
-    like *output*; with a group_index it gets groups, see `pieces_of_cores`.
+    like *output*; with a group_index it also gets groups, see `pieces_of_cores`.
     """
     found, arguments = pieces_of_cores(p, plan)
     return core.launch(Step(piece, arguments, found.core), begin=begin)

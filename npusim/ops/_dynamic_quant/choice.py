@@ -1,30 +1,30 @@
-"""Which of the vendor's kernels takes a call, and why.
+"""The vendor's kernel that runs a call, and why.
 
-Atlas A2 and A3: the first that can, in this order; those with groups take no other call.
+Atlas A2 and A3: the first that can, in this order; those with groups run no other calls.
 
 ===============  =====  ======================================================================
 template         key    what it does
 ===============  =====  ======================================================================
-moe              7      groups: as base, and the smooth scales of the next group when it comes
-moe_large        8      groups: as large, the last part of a row quantised as soon as it can
-single_row       100    int8: up to 16384 elements an instruction, in whole rows
-multi_row        10     as many rows an instruction as 255 repeats hold in fp32
-db               2, 3   a row an instruction, the next rows on their way
-base             0, 1   a row an instruction, a trip to the scalar unit for each
-large            6      a row in parts, loaded twice: for its largest number, then to quantise
+moe              7      groups: like base, loading the smooth scales of the next group when needed
+moe_large        8      groups: like large, the last part of a row quantised as soon as possible
+single_row       100    int8: up to 16384 elements per instruction, in whole rows
+multi_row        10     as many rows per instruction as 255 repeats hold in fp32
+db               2, 3   one row per instruction, with the next rows loaded ahead
+base             0, 1   one row per instruction, with a scalar round trip for each
+large            6      a row in parts, loaded twice: for its largest magnitude, then to quantise
 ===============  =====  ======================================================================
 
 310P:
 
 ===============  =====  ======================================================================
-aligned          10100  patches of equally many rows, the next one on its way; all in fp16
-unaligned        11000  the same, and rows that are left go to the last core
+aligned          10100  patches of equally many rows, with the next one loaded ahead; all in fp16
+unaligned        11000  the same, with the remaining rows on the last core
 unaligned_large  11001  rows of more than 4096: eight at a time, in pieces loaded twice
 ===============  =====  ======================================================================
 
 ops-nn@e5c3fa9 quant/dynamic_quant/op_host. Benchmarks of Atlas A2 (cann-bench) fit these rules. On
-A2 and A3 a caller may name another template, which overrules them, but not what a kernel cannot do
-without: some measured rows look like a release that had no single_row and multi_row yet, see
+A2 and A3 a caller may select another template, which overrides them, but not a kernel's
+requirements: some measured rows look like a release without single_row and multi_row, see
 `npusim.validation.calls`.
 """
 
@@ -38,34 +38,34 @@ from npusim.ops import _vocabulary as ops
 from npusim.ops._vocabulary import listed
 
 NAMED = ("single_row", "multi_row", "db", "base", "large", "moe", "moe_large")
-"""What a caller on A2 and A3 may ask for; on 310P the rows decide."""
+"""Templates that a caller on A2 and A3 may select; on 310P the rows decide."""
 BY_SCALAR = ("base", "large", "moe", "moe_large")
 """Templates whose scalar unit divides, twice: the scale of a row is 1 / (127 / M)."""
 SEVERAL_ROWS = ("single_row", "multi_row")
-"""Templates of several rows an instruction, which give no offsets."""
+"""Templates with several rows per instruction, which give no offsets."""
 WITH_GROUPS = ("moe", "moe_large")
-"""Templates that read a group_index, and take no call without one."""
+"""Templates that read a group_index, and run no call without one."""
 IN_PARTS, PART_COLUMNS = ("large", "moe_large"), 10240
-"""Templates that take a row in parts, of so many columns; the scalar unit compares their M."""
+"""Templates that process a row in parts of this many columns; the scalar unit compares their M."""
 
 UB_BYTES = 196_352
-"""What a kernel may use of the unified buffer of A2 and A3: 192 KiB less 256 bytes."""
-KEPT_BYTES = 1024
-"""The vendor's tiling leaves this much of it alone."""
-MULTI_ROW_KEPT_BYTES = 3392
-"""The kernel multi_row leaves so much more for the scales of its rows."""
+"""Usable bytes of the unified buffer of A2 and A3: 192 KiB less 256 bytes."""
+RESERVED_BYTES = 1024
+"""Bytes of it that the vendor's tiling does not use."""
+MULTI_ROW_RESERVED_BYTES = 3392
+"""Additional bytes that the kernel multi_row reserves for the scales of its rows."""
 
 SINGLE_ROW_COLUMNS, SINGLE_ROW_ELEMENTS = (4096, 5120, 10240), 16384
-"""The rows that single_row takes, and of how many elements at a time it does."""
+"""Row lengths of single_row, and its most elements at a time."""
 MIN_MULTI_ROW_COLUMNS, MULTI_ROW_UNIT = 128, 8
 MAX_MULTI_ROW_ELEMENTS = 16320
-"""What 255 repeats of 64 fp32 elements take."""
+"""Elements of 255 repeats of 64 fp32."""
 MAX_PIECE_ROWS = 255
-"""Rows that db and moe load at a time, at most."""
+"""Most rows that db and moe load at a time."""
 
 
 class Traits(NamedTuple):
-    """What decides which template of A2 and A3 takes a call."""
+    """The properties of a call that decide the template of A2 and A3."""
 
     rows: int
     columns: int
@@ -74,43 +74,43 @@ class Traits(NamedTuple):
     """Whether there are smooth scales."""
     is_int4: bool = False
     groups: int = 0
-    """How many groups of rows have their own smooth scales, 0 for none."""
+    """Number of groups of rows with their own smooth scales, 0 for none."""
     is_symmetric: bool = True
 
 
 class Template(NamedTuple):
-    """One of the vendor's kernels of A2 and A3, and how it takes a call."""
+    """One of the vendor's kernels of A2 and A3, applied to a call."""
 
     name: str
     reason: str
-    """Why the vendor's tiling takes it."""
+    """Why the vendor's tiling selects it."""
     needs: str
-    """What must hold for it to run."""
+    """The condition for it to run."""
     fits: bool
-    """Whether that does."""
+    """Whether the condition holds."""
     row_step: int
-    """Rows that are loaded together, if a core has so many."""
+    """Rows that are loaded together, if a core has that many."""
     is_usual: bool = True
-    """Whether the vendor's tiling takes it for so many rows."""
+    """Whether the vendor's tiling selects it for this number of rows."""
 
 
 def templates(t: Traits) -> tuple[Template, ...]:
-    """The kernels that there are for a call, in the vendor's order.
+    """The kernels for a call, in the vendor's order.
 
     An element takes 2 bytes of x, twice in db, 1 of y and 2 x 4 in fp32; its smooth scale takes
-    2 + 4, or 4 in multi_row. Rows fill whole blocks.
+    2 + 4, or 4 in multi_row. Rows are padded to whole blocks.
     """
     columns, room, index_bytes = (
         max(1, t.columns),
-        t.ub_bytes - KEPT_BYTES,
+        t.ub_bytes - RESERVED_BYTES,
         4 * align_up(t.groups, 8),
     )
     once, twice, together = (17, 19, 15) if t.smooth else (11, 13, 11)
     row_bytes = once * align_up(columns, 16)
     whole = align_down((room - index_bytes) // once, 16)
-    # It must leave at least a byte.
+    # It must leave at least one byte.
     double = align_down((room - 1) // twice, 16)
-    most = align_down((room - MULTI_ROW_KEPT_BYTES) // together, 64)
+    most = align_down((room - MULTI_ROW_RESERVED_BYTES) // together, 64)
     most = min(MAX_MULTI_ROW_ELEMENTS, most)
     several = f"{MIN_MULTI_ROW_COLUMNS} to {most} elements, a multiple of {MULTI_ROW_UNIT}"
     is_several = MIN_MULTI_ROW_COLUMNS <= columns <= most and columns % MULTI_ROW_UNIT == 0
@@ -148,7 +148,7 @@ def templates(t: Traits) -> tuple[Template, ...]:
             f"groups, and rows of at most {whole} elements fit",
             f"rows have at most {whole} elements",
             columns <= whole,
-            # Next to the group_index, a row's smooth scales and floats.
+            # Besides the group_index, a row's smooth scales and floats.
             min(MAX_PIECE_ROWS, room // (index_bytes + row_bytes)),
         ),
         Template("moe_large", f"groups, and {too_long}", "", True, 1),
@@ -157,14 +157,14 @@ def templates(t: Traits) -> tuple[Template, ...]:
 
 
 def _unmet(template: Template, t: Traits) -> str | None:
-    """The first need of *template* that a call does not fulfil, in words; None if it can run."""
+    """The first condition of *template* that a call does not meet, in words; None if it can run."""
     if (template.name in WITH_GROUPS) != (t.groups > 0):
         return f"group_index is {'None' if t.groups else 'given'}"
     return None if template.fits else template.needs
 
 
 def chosen(t: Traits, asked: str | None = None) -> Template:
-    """The template called *asked*, or the first that the vendor's tiling takes."""
+    """The template called *asked*, or the first that the vendor's tiling selects."""
     for template in templates(t):
         if template.name == asked:
             return template._replace(reason="asked for")
@@ -172,7 +172,7 @@ def chosen(t: Traits, asked: str | None = None) -> Template:
 
 
 def asked_for(contract: ops.Contract, traits: Traits) -> str | None:
-    """The template that the caller named, one that can run, or None; raises OpError."""
+    """The template that the caller selected, which must be able to run, or None; raises OpError."""
     asked, spec = contract.value("template"), contract.spec
     if asked is None:
         return None

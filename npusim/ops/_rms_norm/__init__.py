@@ -1,12 +1,13 @@
-"""What the operators share that scale rows by their root mean square.
+"""Parts shared by operators that scale rows by their root mean square.
 
 .. code-block:: text
 
     r = 1 / sqrt(mean(x * x) + epsilon)
     y = x * r * gamma
 
-Pages import this as `norm`: what all of them ask of a call, which template takes it, which rows a
-core gets in what steps, and the sums in plain numpy. ``core`` is what the kernels are written with.
+Pages import this as `norm`: the checks of a call, the choice of the template, the rows of each core
+and their steps, and the sums in plain numpy. ``core`` has the core that the kernels are written
+for.
 
 Sources: ops-nn@e5c3fa9 norm/rms_norm, norm/add_rms_norm, norm/add_rms_norm_quant and
 norm/add_rms_norm_dynamic_quant, their op_kernel and op_host.
@@ -40,31 +41,31 @@ from npusim.kernel.rows import parts_of
 from npusim.ops import _vocabulary as ops
 from npusim.ops._rms_norm.core import NormCore
 
-# ---- who takes which rows; no row is shared by cores, and none waits for another one ----
+# ---- rows of each core; no row is shared by cores, and none depends on another one ----
 
 CORES, UB_BYTES = 48, 196_352
-"""Vector cores of Ascend910B2, and what their kernels may use of the unified buffer: 192 KiB less
-256 bytes (platform_ascendc.cpp of the toolkit)."""
+"""Vector cores of Ascend910B2, and the bytes of the unified buffer that kernels may use: 192 KiB
+less 256 bytes (platform_ascendc.cpp of the toolkit)."""
 
-KEPT_BYTES = 1024
-"""The vendor's tiling leaves this much of it alone, but for the dynamic quantisation."""
+RESERVED_BYTES = 1024
+"""Bytes of it that the vendor's tiling does not use, except for dynamic quantisation."""
 
 
 WHOLE_ROW, WHOLE_ROW_FLOAT32 = 12288, 10240
-"""Elements of the longest row that is taken whole ({rms,add_rms}_norm_tiling.cpp)."""
+"""Elements of the longest row that is processed whole ({rms,add_rms}_norm_tiling.cpp)."""
 
 
 def whole_row(element: DType) -> int:
-    """Elements of the longest row of *element* that is taken whole."""
+    """Elements of the longest row of *element* that is processed whole."""
     return WHOLE_ROW_FLOAT32 if element is FLOAT32 else WHOLE_ROW
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the tiling knows of a chip."""
+    """The properties of a chip that the tiling uses."""
 
     cores: int
-    """The vector cores of 310P apart from its AI cores take no part: assumed, as of other kernels
+    """The vector cores of 310P besides its AI cores are not used: assumed, as for other kernels
     there (asc-devkit, GetCoreNumAiv.md)."""
     ub_bytes: int
     is_310p: bool
@@ -80,26 +81,25 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """One of the vendor's kernels, and how it takes a call."""
+    """One of the vendor's kernels, applied to a call."""
 
     name: str
     reason: str
-    """Why it takes the calls that it can take."""
+    """Why it is selected for the calls that it can run."""
     fits: bool
-    """Whether it can take this one."""
+    """Whether it can run this one."""
     row_step: int
-    """Rows that are loaded together, or of which what comes out for a whole row is stored
-    together."""
+    """Rows that are loaded together, or whose per-row results are stored together."""
     column_step: int
-    """Columns that are loaded together: all, but where rows are cut into pieces."""
+    """Columns that are loaded together: all, unless rows are cut into pieces."""
     unit: int = 1
-    """A core gets a multiple of so many rows."""
+    """The rows of a core are a multiple of this."""
     room: int = 0
-    """Columns that the buffers of a row are for, or 0 for those that it has."""
+    """Columns for which the buffers of a row have room, or 0 for its own."""
 
 
 def chosen(templates: tuple[Template, ...], asked: str | None) -> Template:
-    """The first of *templates* that can take the call, or the one called *asked*."""
+    """The first of *templates* that can run the call, or the one called *asked*."""
     for template in templates:
         if template.name == asked:
             return replace(template, reason="asked for")
@@ -108,15 +108,15 @@ def chosen(templates: tuple[Template, ...], asked: str | None) -> Template:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Each core has its own rows and takes them in steps."""
+    """Each core has its own rows and processes them in steps."""
 
     rows_of_core: tuple[int, ...]
     row_step: int
-    """Rows of a step, if a core has so many; see :class:`Template`."""
+    """Rows of a step, if a core has that many; see :class:`Template`."""
     column_step: int
     """Columns that are loaded together."""
     room: int
-    """Columns that the buffers of a row are for: where they lie depends on the longest row."""
+    """Columns for which the buffers of a row have room: offsets depend on the longest row."""
 
     def parts(self, columns: int) -> tuple[slice, ...]:
         """The pieces of a row of *columns*."""
@@ -124,7 +124,7 @@ class Plan(ops.Plan):
 
 
 def planned(templates: tuple[Template, ...], spec: DeviceSpec, p: Problem) -> Plan:
-    """The plan of the template that takes *p*: as many rows a core, the last has what is left."""
+    """The plan of the template for *p*: equally many rows per core, with the rest on the last."""
     taken = chosen(templates, p.asked)
     each = align_up(ceil_div(p.rows, Machine.of(spec).cores), taken.unit)
     full, left = divmod(p.rows, each)
@@ -147,7 +147,7 @@ def element_of(tensor: Operand | Array) -> DType:
     return found
 
 
-# ---- what is asked of a call ----
+# ---- checks of a call ----
 
 PAIR = {"x1": "*rows columns", "x2": "*rows columns"}
 """The sizes of two tensors that are added."""
@@ -155,7 +155,7 @@ PAIR = {"x1": "*rows columns", "x2": "*rows columns"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem(ops.Problem):
-    """A checked call: the rows of x are `(rows, columns)` to the kernel, gamma is `(columns,)`."""
+    """A checked call: x is `(rows, columns)` in the kernel, gamma is `(columns,)`."""
 
     x: Operand
     """x, or the first of the two that are added."""
@@ -163,7 +163,7 @@ class Problem(ops.Problem):
     epsilon: float
     """In fp32."""
     asked: str | None
-    """The kernel that the caller named."""
+    """The kernel that the caller selected."""
 
     @property
     def columns(self) -> int:
@@ -175,7 +175,7 @@ class Problem(ops.Problem):
 
     @property
     def mean(self) -> float:
-        """`1 / columns` in fp32, by which the kernels multiply in place of a division."""
+        """`1 / columns` in fp32, by which the kernels multiply instead of dividing."""
         return float(np.float32(1) / np.float32(self.columns))
 
     def matrix(self, name: str) -> GmView:
@@ -195,7 +195,7 @@ def root_shape(x: Any, gamma: Any) -> tuple[Any, ...]:
 
 
 def epsilon_of(contract: ops.Contract, least: str = ">= 0") -> float:
-    """epsilon as the kernel gets it, in fp32; *least* is `>= 0`, `> 0`, or empty for any."""
+    """epsilon as passed to the kernel, in fp32; *least* is `>= 0`, `> 0`, or empty for any."""
     epsilon = contract.value("epsilon")
     with np.errstate(over="ignore"):
         found = float(np.float32(epsilon))
@@ -228,7 +228,7 @@ def check_gamma(
 
 
 def template_of(contract: ops.Contract, templates: tuple[Template, ...]) -> str | None:
-    """The template that the caller named, one of *templates* that can run, or None."""
+    """The template that the caller selected, one of *templates* that can run, or None."""
     asked, spec = contract.value("template"), contract.spec
     if asked is None:
         return None
@@ -256,16 +256,16 @@ def template_of(contract: ops.Contract, templates: tuple[Template, ...]) -> str 
 
 
 class Kernel(NamedTuple):
-    """What a template writes."""
+    """The stages of a template."""
 
     group: Callable[..., None]
-    """The steps of some rows."""
+    """The steps for some rows."""
     begin: Callable[[], None] | None = None
-    """What comes before the first row of a core."""
+    """The steps before the first row of a core."""
 
 
 Templates = Mapping[str, Callable[[NormCore, Any, Plan], Kernel]]
-"""Name -> what writes the kernel of a problem and its plan."""
+"""Name -> the function that writes the kernel for a problem and its plan."""
 
 
 def launch_rows(
@@ -280,7 +280,7 @@ def launch_rows(
     """A block for each core, whose kernel one of *templates* writes.
 
     It gets *views* cut to the rows of a step, vectors to their elements; then those *by_core*, of
-    which each core has as many rows.
+    which each core has an equal number of rows.
     """
     core = NormCore(op, spec, p.mean, p.epsilon)
     kernel = templates[str(plan.template)](core, p, plan)
@@ -292,7 +292,7 @@ def launch_rows(
     return core.launch(Step(kernel.group, tuple(arguments), pieces.core), begin=kernel.begin)
 
 
-# ---- oracle: rows along the last axis, fp32 throughout, one rounding an operation ----
+# ---- oracle: rows along the last axis, fp32 throughout, each operation rounded once ----
 
 
 def lanes_sum(values: Array) -> Array:
@@ -306,7 +306,7 @@ def lanes_sum(values: Array) -> Array:
 
 
 def halving_sum(values: Array) -> Array:
-    """`(...,)` from `(..., n)`: the upper half onto the lower one until 64 are left, then a tree.
+    """`(...,)` from `(..., n)`: the upper half onto the lower one down to 64, then a tree.
 
     The first half is the largest power of two in n.
     """
@@ -334,7 +334,7 @@ def root_of_rows(
 ) -> Array:
     """`1 / sqrt(mean(values * values) + epsilon)`, `(...,)` from `(..., n)`.
 
-    The sum is `((0 + a) + b) + ...` of what *add* gives for the columns that *template* loads
+    The sum is `((0 + a) + b) + ...` of the results of *add* for the columns that *template* loads
     together. Each square is multiplied by 1 / n (*scales_squares*), or the sum is.
     """
     *outer, columns = values.shape
@@ -350,7 +350,7 @@ def root_of_rows(
 
 
 def _tree(sums: Array) -> Array:
-    """Neighbours added, then neighbours of these, `(...,)` from `(..., 64)`."""
+    """Add neighbours, then neighbouring sums, and so on: `(...,)` from `(..., 64)`."""
     while sums.shape[-1] > 1:
         sums = sums[..., 0::2] + sums[..., 1::2]
     return np.asarray(sums[..., 0])

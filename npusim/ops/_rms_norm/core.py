@@ -1,11 +1,11 @@
-"""What the kernels of the family are written with: a vector core with more verbs, and rows.
+"""The core for which the kernels of the family are written: a vector core with more verbs.
 
-A row of fp32 is added up in one of two orders. Both end in WholeReduceSum over 64 lanes, a tree of
-neighbours. Buffers lie in the order in which the vendor's kernels claim them, as large as the
-tiling has them: where a row and its squares are decides which repeats meet in a bank.
+A row of fp32 is summed in one of two orders. Both end in WholeReduceSum over 64 lanes, a tree of
+neighbours. Buffers are in the order in which the vendor's kernels claim them, with the sizes of the
+tiling: the offsets of a row and of its squares decide which repeats conflict in a bank.
 
-ops-nn@e5c3fa9 norm/rms_norm/op_kernel/rms_norm_base.h and reduce_common.h, and of what adds a
-residual norm/add_rms_norm/op_kernel.
+ops-nn@e5c3fa9 norm/rms_norm/op_kernel/rms_norm_base.h and reduce_common.h, and for the residual
+sum norm/add_rms_norm/op_kernel.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ from npusim.kernel import (
 
 
 def block_of(tile: Local, row: int) -> Local:
-    """Block number *row* of fp32 *tile*."""
+    """Block *row* of fp32 *tile*."""
     return tile[row * FLOATS_PER_BLOCK : (row + 1) * FLOATS_PER_BLOCK]
 
 
 def upper_half(room: Local, dtype: DType) -> Local:
-    """Elements of *dtype*, as many as *room* has, at its end: 16 bits in the upper half of fp32."""
+    """Elements of *dtype*, as many as in *room*, at its end: 16 bits in the upper half of fp32."""
     whole = room.as_dtype(dtype)
     return whole[whole.count - room.count :]
 
 
 def whole_and_rest(count: int) -> tuple[slice, ...]:
-    """The whole repeats of *count* fp32 elements, and the others: two instructions, or one."""
+    """The full repeats of *count* fp32 elements, and the rest: two instructions, or one."""
     whole = count // FLOATS_PER_REPEAT * FLOATS_PER_REPEAT
     return tuple(part for part in (slice(0, whole), slice(whole, count)) if part.start < part.stop)
 
 
 def every_row(plane: Local, rows: int, start: int, columns: int) -> Local:
-    """*columns* of all *rows* of *plane*, from column *start* on: a repeat for each row.
+    """*columns* of all *rows* of *plane*, from column *start* on: one repeat per row.
 
-    They are filled up to whole blocks.
+    They are padded to whole blocks.
     """
     per_block = BLOCK_BYTES * 8 // plane.dtype.bits
     blocks, stride = ceil_div(columns, per_block), plane.count // rows // per_block
@@ -65,39 +65,39 @@ def every_row(plane: Local, rows: int, start: int, columns: int) -> Local:
 
 
 def columns_of(plane: Local, rows: int) -> Iterator[Local]:
-    """A repeat of columns of all *rows* of *plane* after the other, as `every_row` cuts them."""
+    """One repeat of columns of all *rows* of *plane* after another, cut by `every_row`."""
     lanes, pitch = plane.repeat_elements, plane.count // rows
     for start in range(0, pitch, lanes):
         yield every_row(plane, rows, start, min(lanes, pitch - start))
 
 
 def times_blocks(dst: Local, plane: Local, blocks: Local, rows: int) -> Iterator[Binary]:
-    """Each of *rows* of *plane* times a number, which fills its block of *blocks*, to *dst*."""
+    """Each of *rows* of *plane* times the value in its block of *blocks*, to *dst*."""
     for here, to in zip(columns_of(plane, rows), columns_of(dst, rows), strict=True):
-        # Stride 0: one block for each of the eight; repeat stride 1: that of the next row.
+        # Stride 0: one block for all eight; repeat stride 1: the block of the next row.
         first = blocks.offset_bytes
         block = replace(here, offset_bytes=first, block_stride=0, repeat_stride=1)
         yield Binary("mul", to, here, block)
 
 
 def times_row(plane: Local, row: Local, rows: int) -> Iterator[Binary]:
-    """Each of *rows* of *plane* times *row* `(pitch,)`, in its type and in the place of *plane*."""
+    """Multiply each of *rows* of *plane* by *row* `(pitch,)`, in its type and in place."""
     for here in columns_of(plane, rows):
         first = row.offset_bytes + here.offset_bytes - plane.offset_bytes
         yield Binary("mul", here, here, replace(here, offset_bytes=first, repeat_stride=0))
 
 
 class Rounding(NamedTuple):
-    """How the sum of two tensors of 16 bits goes on in fp32."""
+    """How the sum of two 16-bit tensors is used in fp32."""
 
     is_exact: bool
-    """Whether as it was before it was rounded, not as it is stored."""
+    """Whether unrounded, rather than as stored."""
     in_half: bool = True
-    """Whether fp16 is added as such, so that it is rounded in any case."""
+    """Whether fp16 is added in fp16, so that it is rounded in any case."""
 
 
 class NormCore(VectorCore):
-    """A vector core that is programmed for rows of `1 / mean` columns."""
+    """A vector core programmed for rows of `1 / mean` columns."""
 
     def __init__(self, op: str, spec: DeviceSpec, mean: float, epsilon: float) -> None:
         super().__init__(op, spec)
@@ -114,9 +114,9 @@ class NormCore(VectorCore):
     # ---- sums ----
 
     def lanes_of_row(self, lanes: Local, values: Local) -> None:
-        """64 running sums of *values* `(n,)` to *lanes*.
+        """Write 64 running sums of *values* `(n,)` to *lanes*.
 
-        One Add, whose repeats depend on each other; what is left of the row is added to the first
+        One Add, whose repeats depend on each other; the rest of the row is added to the first
         lanes.
         """
         self.duplicate(lanes, 0.0)
@@ -127,16 +127,16 @@ class NormCore(VectorCore):
             self.add(lanes[:left], values[whole:], lanes[:left])
 
     def lanes_into(self, total: Local, lanes: Local, values: Local) -> None:
-        """The sum of *values* `(n,)` to *total* `(1,)`, by way of 64 running sums in *lanes*."""
+        """Write the sum of *values* `(n,)` to *total* `(1,)`, by 64 running sums in *lanes*."""
         self.lanes_of_row(lanes, values)
         self.whole_reduce("sum", total, lanes)
 
     def rows_into(self, totals: Local, lanes: Local, plane: Local, columns: int) -> None:
-        """The sums of the first *columns* of each row of *plane* to *totals* `(rows,)`.
+        """Write the sums of the first *columns* of each row of *plane* to *totals* `(rows,)`.
 
-        *plane* is `(rows, pitch)`, *lanes* has room for `(rows, 64)`. An Add takes 64 columns of
-        all rows, so that none of its repeats waits for another; what fills the last block of a row
-        up must be 0.
+        *plane* is `(rows, pitch)`, *lanes* has room for `(rows, 64)`. An Add covers 64 columns of
+        all rows, so that none of its repeats waits for another; the padding of the last block of a
+        row must be 0.
         """
         rows = totals.count
         lanes = lanes[: rows * FLOATS_PER_REPEAT]
@@ -146,15 +146,15 @@ class NormCore(VectorCore):
             sums = every_row(lanes, rows, 0, width)
             self.add(sums, every_row(plane, rows, start, width), sums)
         if columns % FLOATS_PER_REPEAT == 0:
-            # The one behind what is left of the columns, if anything is.
+            # The barrier behind the remaining columns, if there are any.
             self.barrier("vector")
         self.whole_reduce("sum", totals, lanes)
 
     def halve(self, values: Local) -> Local:
-        """Add *values* `(n,)` up in 64 lanes at most, which are returned; *values* is overwritten.
+        """Sum *values* `(n,)` into at most 64 lanes, which are returned; *values* is overwritten.
 
-        What lies behind the largest power of two goes onto the first elements, then the upper half
-        onto the lower one until 64 are left: an Add each, and a barrier behind it.
+        Elements beyond the largest power of two are added to the first ones, then the upper half to
+        the lower one until 64 are left: one Add each, followed by a barrier.
         """
         if values.count > FLOATS_PER_REPEAT:
             half = 1 << (values.count.bit_length() - 1)
@@ -166,17 +166,17 @@ class NormCore(VectorCore):
         return values[: min(values.count, FLOATS_PER_REPEAT)]
 
     def halve_into(self, total: Local, values: Local) -> None:
-        """The sum of *values* `(n,)` to *total* `(1,)`, as `halve` adds up."""
+        """Write the sum of *values* `(n,)` to *total* `(1,)`, in the order of `halve`."""
         self.whole_reduce("sum", total, self.halve(values))
 
     def read_sum(self, register: Register, values: Local) -> None:
-        """The sum of *values* `(n,)`, as `halve` adds up, in their place and into *register*."""
+        """Sum *values* `(n,)` in place, in the order of `halve`, and into *register*."""
         self.emit(WholeReduce("sum", values[:1], self.halve(values)))
         self.sync("vector", "scalar")
         self.get_value(register, values[:1])
 
     def sums_of_blocks(self, sums: Local, blocks: Local) -> None:
-        """The sum of each of *blocks* to *sums*: of whole repeats, then of what is left."""
+        """Write the sum of each of *blocks* to *sums*: of full repeats, then of the rest."""
         for part in whole_and_rest(blocks.count):
             to = slice(part.start // FLOATS_PER_BLOCK, part.stop // FLOATS_PER_BLOCK)
             self.block_reduce("sum", sums[to], blocks[part])
@@ -186,7 +186,7 @@ class NormCore(VectorCore):
     def root_of(self, total: Register) -> None:
         """`1 / sqrt(total x mean + epsilon)` to register `root`, by the scalar unit.
 
-        Assumed: that the scalar unit rounds the product before the sum.
+        That the scalar unit rounds the product before the sum is assumed.
         """
         self.alu("f32_mul", "root", total, self.mean)
         self.alu("f32_add", "root", "root", self.epsilon)
@@ -194,9 +194,9 @@ class NormCore(VectorCore):
         self.alu("f32_div", "root", 1.0, "root")
 
     def root_by_vector(self, roots: Local, ones: Local, *, one_by_one: bool = False) -> None:
-        """`1 / sqrt(roots + epsilon)` in the place of *roots*; *ones* has room for as many.
+        """`1 / sqrt(roots + epsilon)` in place of *roots*; *ones* has room for as many.
 
-        *one_by_one* writes a barrier between Sqrt and Duplicate, too (add_rms_norm_quant.h:231).
+        *one_by_one* also writes a barrier between Sqrt and Duplicate (add_rms_norm_quant.h:231).
         """
         self.add(roots, roots, self.epsilon)
         with nullcontext() if one_by_one else self.independent():
@@ -205,7 +205,7 @@ class NormCore(VectorCore):
         self.div(roots, ones, roots)
 
     def read_root(self, where: Local) -> None:
-        """*where* `(1,)` to register `root`, between the vector pipe's work before and after."""
+        """Read *where* `(1,)` into register `root`, synchronised with the vector pipe."""
         self.sync("vector", "scalar")
         self.get_value("root", where)
         self.sync("scalar", "vector")
@@ -213,14 +213,14 @@ class NormCore(VectorCore):
     def root_of_row(
         self, values: Local, squares: Local, lanes: Local, *, one_by_one: bool = False
     ) -> Local:
-        """1 / root of *values* `(n,)`, `(1,)`, which comes where their *squares* begin.
+        """1 / root of *values* `(n,)`, `(1,)`, written to the start of their *squares*.
 
         For *one_by_one* see `root_by_vector`.
         """
         total = squares[:1]
         self.square(squares, values)
         self.lanes_into(total, lanes, squares)
-        # One behind the sum, one behind the call (ops-nn, add_rms_norm.h:176).
+        # One behind the sum, and one behind the call (ops-nn, add_rms_norm.h:176).
         self.barrier("vector")
         self.root_by_vector(total, lanes[:1], one_by_one=one_by_one)
         return total
@@ -233,7 +233,7 @@ class NormCore(VectorCore):
         self.mul(squares, squares, self.mean)
 
     def times_gamma_rounded(self, y: Local, values: Local, gamma: Local, work: Local) -> None:
-        """fp32 *values* rounded to bf16 and times *gamma*, to *y*, all by way of fp32.
+        """Round fp32 *values* to bf16 and multiply them by *gamma*, to *y*, all through fp32.
 
         *values* and *work* are overwritten.
         """
@@ -243,10 +243,10 @@ class NormCore(VectorCore):
         self.mul(values, values, work)
         self.cast(y, values)
 
-    # ---- two tensors added ----
+    # ---- sum of two tensors ----
 
     def load_pair(self, x_in: TileQueue, second: Local, x1: GmView, x2: GmView) -> None:
-        """Load *x1* to the tile of *x_in* and *x2* to *second*: one flag is for both."""
+        """Load *x1* to the tile of *x_in* and *x2* to *second*, with one flag for both."""
         tile = x_in.alloc()
         self.fill(tile, x1)
         self.fill(second, x2)
@@ -254,7 +254,7 @@ class NormCore(VectorCore):
         x_in.deque()
 
     def add_in_float32(self, values: Local, addends: tuple[Local, Local], work: Local) -> None:
-        """The sum of *addends*, of 16 bits, to fp32 *values* by way of *work*."""
+        """Write the sum of *addends*, of 16 bits, to fp32 *values*, using *work*."""
         with self.independent():
             self.cast(values, addends[0])
             self.cast(work, addends[1])
@@ -263,27 +263,27 @@ class NormCore(VectorCore):
 
 @dataclass(frozen=True)
 class Residual:
-    """A row of x1 and one of x2, or a piece of each, added."""
+    """The sum of a row of x1 and one of x2, or of a piece of each."""
 
     core: NormCore
     x_in: TileQueue
     """The queue of one tile, for x1."""
     second: Local
-    """Where x2 is loaded."""
+    """Buffer into which x2 is loaded."""
     y_out: TileQueue
-    """Where the sum leaves by, and later y."""
+    """Queue from which the sum is stored, and later y."""
     values: Local
-    """The sum in fp32; that of fp32 is where x1 was."""
+    """The sum in fp32; an fp32 sum replaces x1."""
     work: Local
-    """Room for squares in fp32."""
+    """Scratch for squares in fp32."""
     rounding: Rounding
     in_pieces: bool
-    """Whether rows come in pieces, whose x2 is widened over x1 and x2, where both are."""
+    """Whether rows come in pieces, whose x2 is widened in place over x1 and x2."""
 
     def __call__(self, x1: GmView, x2: GmView, x: GmView) -> tuple[Local, Local]:
-        """The sum of *x1* and *x2* in fp32, on its way to *x*; and room for its squares.
+        """The sum of *x1* and *x2* in fp32, which is stored to *x*; and scratch for its squares.
 
-        The tile of x1 is free; whoever reads a sum of fp32 takes it again (`take_again`).
+        The tile of x1 is free; a reader of an fp32 sum must take it again (`take_again`).
         """
         core, n = self.core, x.columns
         out = None if self.in_pieces else self.y_out.alloc()
@@ -295,7 +295,7 @@ class Residual:
         return self.values[:n], self.work[:n]
 
     def add(self, out: Local, values: Local, addends: tuple[Local, Local]) -> None:
-        """The sum of *addends* to *out*, in their type, and to fp32 *values*."""
+        """Write the sum of *addends* to *out*, in their type, and to fp32 *values*."""
         core = self.core
         if out.dtype is FLOAT32:
             core.add(values, *addends)
@@ -317,12 +317,12 @@ class Residual:
             core.cast(values, out)
 
     def take_again(self) -> None:
-        """Keep the tile of x1 from being loaded into while its sum of fp32 is read."""
+        """Prevent loads into the tile of x1 while its fp32 sum is read."""
         if self.x_in.dtype is FLOAT32:
             self.x_in.alloc()
 
     def give_back(self) -> None:
-        """The sum of fp32 has been read, if it is one."""
+        """Release the fp32 sum, if it is one."""
         if self.x_in.dtype is FLOAT32:
             self.x_in.free(self.x_in.only)
 
@@ -333,9 +333,9 @@ class Residual:
         parts: tuple[slice, ...],
         *views: GmView,
     ) -> None:
-        """1 / root of some rows of x1 and x2, whose sum goes to x, to *roots* `(rows,)`.
+        """Write 1 / root of some rows of x1 and x2, whose sum goes to x, to *roots* `(rows,)`.
 
-        A piece of all rows comes after the other. *room* is for a block a row, and for 64 running
+        Each piece is processed for all rows. *room* is for one block per row, and for 64 running
         sums.
         """
         core, (blocks, lanes) = self.core, room
@@ -358,12 +358,12 @@ class Residual:
 
 
 class RootsOfRows:
-    """1 / root of up to *rows* rows, side by side as pipe *source* finds them, stored together.
+    """1 / root of up to *rows* rows, collected as pipe *source* finds them, and stored together.
 
-    On 310P, which stores whole blocks, they are added to what is in global memory, so that rows of
-    another core in the same block get zeros. The vendor's kernel clears that memory first; here it
-    is clear when it is allocated, and the few bytes of that take no time. Unless they are stored
-    (*is_stored*) they only stay until the next rows.
+    On 310P, which stores whole blocks, they are added to global memory, so that rows of another
+    core in the same block get zeros. The vendor's kernel clears that memory first; here it is zero
+    when allocated, which ignores the time of a few bytes. Unless they are stored (*is_stored*) they
+    only stay until the next rows.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""Families: operators that one kernel serves, each a row in a table of what it computes.
+"""Families: operators that one kernel serves, each a row in a table of expressions.
 
-A family is a module or a folder here whose `OPERATORS` holds an :class:`npusim.ops.Operator` for
-each of its rows. Nothing else lists them.
+A family is a module or folder here whose `OPERATORS` has an :class:`npusim.ops.Operator` for each
+of its rows. Nothing else lists them.
 """

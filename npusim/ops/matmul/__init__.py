@@ -6,38 +6,39 @@
     acc = round32(acc + the sum of 16 products)      for k = 0, 16, 32, ...
     y   = round(acc) to the type of the inputs
 
-Products are exact and the accumulator is fp32. In which order the cube adds the products of a
-block and how it rounds is not public: that it adds 16 of them exactly, k ascending, and rounds
-once, to nearest even, is our model, the same on every machine; *cube_order* takes blocks of 8, 4 or
+Products are exact and the accumulator is fp32. The order in which the cube adds the products of a
+block, and its rounding, are not public: that it adds 16 of them exactly, k ascending, and rounds
+once, to nearest even, is our model, the same on every machine; *cube_order* uses blocks of 8, 4 or
 1 instead. The result is rounded to nearest even on its way out (asc-devkit, F322F16 and
-F322BF16); beyond the range it becomes infinite on A2 and A3 and the largest number on 310P, where
-NaN becomes 0 (Ascend/pytorch, npu_sys_ctrl.cpp).
+F322BF16); on overflow it becomes infinite on A2 and A3 and the largest number on 310P, where NaN
+becomes 0 (Ascend/pytorch, npu_sys_ctrl.cpp).
 
-Templates that cut k sum up chunks of it, each from zero, the first one from the bias:
+Templates that split k sum chunks of it, each from zero, the first one from the bias:
 
 .. code-block:: text
 
     single_core_split_k,
     al1_split_k            s = chunk 0;  s = round32(s + chunk i)              for i = 1, 2, ...
-    deterministic_split_k  s_c the same of the chunks of core c, which are a run of all
+    deterministic_split_k  s_c the same for the chunks of core c, which are consecutive
                            s = s_0;  s = round32(s + s_c)                      for c = 1, 2, ...
                            y = round(s) to the type of the inputs
 
 Chunks are 384 of k, or 512 in single_core_split_k if there is no bias and the output has fewer
-squares of 384 than the chip cores, or in al1_split_k what L1 holds of x1. The cores of
-deterministic_split_k are as many as chunks, or all (ops-nn@e5c3fa9 matmul/mat_mul_v3).
+squares of 384 than the chip has cores, or in al1_split_k as much as L1 holds of x1. In
+deterministic_split_k there are as many cores as chunks, or all (ops-nn@e5c3fa9 matmul/mat_mul_v3).
 
 What is accepted:
 
-* torch.matmul's shapes of two and more dimensions, batches broadcast; none of them empty; where x2
-  is one matrix and x1 lies as (..., m, k) its batches are further rows (ops-nn, aclnn_matmul.cpp);
-* fp16 everywhere, bf16 and fp32 on A2 and A3; both matrices, and the result, are of one type;
-* fp32 as it is, as torch_npu multiplies where allow_hf32 is not set: four of k a cycle. That the
-  base kernel takes it is assumed;
-* x2 of 16 bits in FRACTAL_NZ, and transposed views of both, which lie in memory as they are;
-* `output_dtype` may be float32 on A2 and A3: the sums come out as they are, as aclnnAddmm asks for
-  them where it adds a whole matrix to them (ops-nn, aclnn_addmm.cpp);
-* `template` names the vendor's kernel, which `choice` lists; left out, its rules choose;
+* torch.matmul's shapes of two and more dimensions, batches broadcast; none of them empty; if x2 is
+  one matrix and x1 is stored as (..., m, k), its batches are further rows (ops-nn,
+  aclnn_matmul.cpp);
+* fp16 everywhere, bf16 and fp32 on A2 and A3; both matrices, and the result, have one type;
+* fp32 in full precision, as torch_npu multiplies if allow_hf32 is not set: four of k a cycle. That
+  the base kernel accepts it is assumed;
+* x2 of 16 bits in FRACTAL_NZ, and transposed views of both, without copying them;
+* `output_dtype` may be float32 on A2 and A3: the sums are output unrounded, as aclnnAddmm requests
+  them if it adds a whole matrix to them (ops-nn, aclnn_addmm.cpp);
+* `template` selects one of the vendor's kernels, which `choice` lists; by default its rules choose;
 * a bias (n,) or (1, n), from which the accumulator starts: fp16 or fp32 with fp16, which the bias
   table widens to fp32 (asc-devkit, DataCopy from C1 to C2), and fp32 with bf16 and fp32.
 """
@@ -77,17 +78,17 @@ KERNELS: dict[Template, tuple[Tile, Build]] = {
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Split as the template that takes the call does."""
+    """Split like the template that runs the call."""
     return KERNELS[p.choice.template][0](spec, p)
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """One block a core."""
+    """One block per core."""
     return KERNELS[p.choice.template][1](spec, p, plan)
 
 
 def _kernel_type(_: DeviceSpec, p: Problem, plan: Plan) -> str:
-    """BatchMatMul for a batch of x2: one of x1 alone counts as rows (aclnn_matmul.cpp)."""
+    """BatchMatMul for a batch of x2; a batch of x1 alone counts as rows (aclnn_matmul.cpp)."""
     is_batch = len(p.x2.shape) > 2
     return f"{'Batch' if is_batch else ''}MatMul{'V2' if plan.template == 'v2' else 'V3'}"
 

@@ -1,4 +1,4 @@
-"""What matmul accepts, per product line, and the checked call."""
+"""The calls that matmul accepts, per product line, and the checked call."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Problem(ops.Problem):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The tensors of every kernel of it, by the names that programs use."""
+        """The tensors of all its kernels, by their names in programs."""
         return (*(operand.name for operand in self.inputs), "output")
 
     @property
@@ -47,14 +47,14 @@ class Problem(ops.Problem):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Which kernel runs, why, and on how many cores; each template adds sizes of its tiles."""
+    """The kernel that runs, why, and on how many cores; each template adds sizes of its tiles."""
 
     template: str
     reason: str
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     a, b = contract.matrix("x1"), contract.matrix("x2")
     product = product_of(contract, a, b, a.element, packed=False)
     bias = contract.optional("bias")
@@ -62,7 +62,7 @@ def check(contract: ops.Contract) -> Problem:
         n = product.n
         contract.require_shape(bias, (n,), (1, n), remedy="pass a number a column")
     out = _output_type(contract, a.element, contract.value("output_dtype"))
-    # A batch of x1 is further rows to aclnnMatmul (aclnn_matmul.cpp), if x2 is one matrix.
+    # To aclnnMatmul a batch of x1 is further rows (aclnn_matmul.cpp), if x2 is one matrix.
     batch, m = product.batch, product.m
     product = product.as_rows
     traits = _traits(product, bias is not None, out)
@@ -79,7 +79,7 @@ def check(contract: ops.Contract) -> Problem:
 
 
 def _output_type(contract: ops.Contract, element: DType, name: Any) -> str:
-    """The type of the result: that of the matrices, or float32 where the fixpipe can store sums."""
+    """The type of the result: that of the matrices, or float32 if the fixpipe can store sums."""
     types: tuple[str, ...] = (element.name,)
     if contract.spec.arch != "2002" and element is not FLOAT32:
         types += (FLOAT32.name,)
@@ -87,7 +87,7 @@ def _output_type(contract: ops.Contract, element: DType, name: Any) -> str:
 
 
 def _traits(p: Product, has_bias: bool, output: str) -> CallTraits:
-    """What the choice of a kernel looks at."""
+    """The properties that decide the kernel."""
     return CallTraits(
         *(p.m, p.k, p.n, p.element.name, p.matrices),
         trans_x1=p.transposed_a,

@@ -1,34 +1,34 @@
-"""Which of the vendor's kernels takes a call, and why.
+"""The vendor's kernel that runs a call, and why.
 
 =====================  =============================================================================
 template               what it does
 =====================  =============================================================================
 bl1_aligned_output     MatMulV3: x2 stays in L1, vector cores write the ragged rows of the output
-al1_split_k            MatMulV3: few rows, of which L1 holds long chunks of k, summed in memory
+al1_split_k            MatMulV3: few rows, with long chunks of k in L1, summed in memory
 bl1_full_load          MatMulV3: x2 stays in L1
-single_core_split_k    MatMulV3: each core sums up chunks of k in global memory, in fp32
-deterministic_split_k  MatMulV3: cores share k, vector cores add their sums in the cores' order
+single_core_split_k    MatMulV3: each core sums chunks of k in global memory, in fp32
+deterministic_split_k  MatMulV3: cores share k, vector cores add their sums in core order
 v2                     MatMulV2: blocks of the output, all of k summed in L0C
-nd2nz                  MatMulV3: base, when vector cores have turned operands into FRACTAL_NZ
+nd2nz                  MatMulV3: base, after vector cores have converted operands to FRACTAL_NZ
 base                   MatMulV3's base kernel: the same with other tiles
 =====================  =============================================================================
 
 Sources: ops-nn@e5c3fa9 matmul/mat_mul_v3, matmul_v3_base_tiling.cpp for the predicates,
-op_api/matmul_util.cpp and aclnn_matmul.cpp for MatMulV2 or MatMulV3, a question that is handed to a
-closed library for most shapes; whether a product has k enough to be split is computed beforehand
-and handed along. Assumed there, as the kernels of the measured products are called: x2 that lies as
-(n, k) in ND goes to MatMulV2, unless it is listed in public or has k enough, and so does FRACTAL_NZ
-where one of m, k and n is below 1024 (production lists of vllm-ascend on Atlas A3 have MatMulV2 at
-608 and 768, and MatMulV3 from 1600 on), and several matrices of ND (the same lists have
-BatchMatMulV2 for (64, 256, 192) by (64, 192, 512) and (16, 5, 128) by (16, 128, 512), and products
-of 128 batches with k of 512 are as fast as their loads, which MatMulV3 would hand out late); all
-else goes to MatMulV3, and on chips of 20 cores large x2 in ND, however it lies (a profile of
-training on a 910B4 has MatMulV3 from 1024 on; Ascend/msinsight@4e16fca1, test/st/level2). So does
-what is to give float32, by the published rule; that its kernels which cut k are not taken then is
-assumed. That it takes matrices of float32 is assumed, too: of MatMulV2 no tiles for them are known.
+op_api/matmul_util.cpp and aclnn_matmul.cpp for MatMulV2 or MatMulV3, a decision that a closed
+library makes for most shapes; whether a product has enough k to be split is computed first and
+passed to it. Its decisions are assumed from the kernels of the measured products: an x2 stored as
+(n, k) in ND goes to MatMulV2, unless it is listed in public or has enough k, and so does FRACTAL_NZ
+if one of m, k and n is below 1024 (production lists of vllm-ascend on Atlas A3 have MatMulV2 at 608
+and 768, and MatMulV3 from 1600 on), and several matrices of ND (the same lists have BatchMatMulV2
+for (64, 256, 192) by (64, 192, 512) and (16, 5, 128) by (16, 128, 512), and products of 128 batches
+with k of 512 are as fast as their loads, which MatMulV3 would issue late); everything else goes to
+MatMulV3, and on chips of 20 cores also large x2 in ND, in either order (a profile of training on a
+910B4 has MatMulV3 from 1024 on; Ascend/msinsight@4e16fca1, test/st/level2). So do products with
+float32 output, by the published rule; that its kernels which split k are then not used is assumed.
+That it runs float32 matrices is assumed, too: for MatMulV2 no tiles are known.
 
-The vendor's predicates mix what a kernel cannot do without with policy. Which are needs (`unmet`)
-is our reading of what the kernels load, where they keep it, and what they write.
+The vendor's predicates mix a kernel's requirements with policy. Which are requirements (`unmet`) is
+our reading of what the kernels load, where they store it, and what they write.
 """
 
 from __future__ import annotations
@@ -53,30 +53,30 @@ Template = Literal[
     "nd2nz",
     "base",
 ]
-"""By the names that callers use, in the order in which the vendor asks."""
+"""Names as callers use them, in the vendor's order of priority."""
 
 LARGE = 1024
-"""m, k and n from which on MatMulV3 takes an x2 in FRACTAL_NZ."""
+"""m, k and n from which on MatMulV3 runs an x2 in FRACTAL_NZ."""
 FEW_CORES = 20
-"""Cube cores of a chip that sends so large products to MatMulV3 where x2 lies as (n, k), too."""
+"""Cube cores of a chip that uses MatMulV3 for such large products even if x2 is (n, k)."""
 WIDE = ("bl1_full_load", "nd2nz", "base")
-"""Kernels that store float32 sums as they are; that the others do not is assumed."""
+"""Kernels that store float32 sums unrounded; that the others do not is assumed."""
 SINGLE = ("nd2nz", "base")
-"""Kernels that multiply float32; that MatMulV2 and those which cut k do not is assumed."""
+"""Kernels that multiply float32; that MatMulV2 and those which split k do not is assumed."""
 MOST_K = 256
-"""All of which is in one load, of x1 and of x2."""
+"""k that fits into one load, of x1 and of x2."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A template, and one line that says why."""
+    """A template, and a sentence that says why."""
 
     template: Template
     reason: str
 
 
 def choose(traits: CallTraits, spec: DeviceSpec | None = None, template: object = None) -> Choice:
-    """Choose as the vendor does, or take *template*; raises OpError if it cannot run."""
+    """Choose as the vendor does, or use *template*; raises OpError if it cannot run."""
     chip = Chip.of(spec)
     names: tuple[Template, ...] = ("base",) if chip.arch == "2002" else get_args(Template)
     require_named("matmul", template, names, arch=chip.arch)
@@ -90,7 +90,7 @@ def choose(traits: CallTraits, spec: DeviceSpec | None = None, template: object 
 
 
 def unmet(template: str, f: CallTraits, chip: Chip) -> Iterator[str]:
-    """The needs of *template* that the call does not fulfil, in words."""
+    """The requirements of *template* that the call does not meet, in words."""
     ragged = "rows of x1 or x2 in ND are ragged: no multiples of 256 bytes"
     if f.is_single:
         ragged = f"rows of x1 or x2 have more than {LONGEST_ROW} elements"
@@ -112,11 +112,11 @@ def unmet(template: str, f: CallTraits, chip: Chip) -> Iterator[str]:
     return (text for matters, holds, text in rows if matters and not holds)
 
 
-# ---- what the vendor prefers ----
+# ---- the vendor's preferences ----
 
 
 def _reason(template: Template, f: CallTraits, chip: Chip) -> str | None:
-    """Why the vendor takes *template*, of which those before did not take the call; or None."""
+    """Why the vendor uses *template*, if no earlier one was chosen; or None."""
     is_deep = _is_deep(f)
     is_known = _is_listed(f) or _is_large(f, chip)
     is_of_v2 = f.trans_x2 and not (f.is_nz or is_deep or f.is_wide or is_known)
@@ -161,7 +161,7 @@ def _reason_for_v2(f: CallTraits, chip: Chip) -> str | None:
 
 
 def _is_deep(f: CallTraits) -> bool:
-    """Whether aclnn asks for a kernel that can split k (matmul_util.cpp, supportSplitK)."""
+    """Whether aclnn requests a kernel that can split k (matmul_util.cpp, supportSplitK)."""
     largest = max(f.m, f.n)
     is_large = f.m * f.n * f.k >= 8 * 10**9 or largest >= 50 * min(f.m, f.n)
     is_half = f.element == "float16" and f.k >= 8 * largest and not (f.is_nz and is_large)
@@ -169,9 +169,9 @@ def _is_deep(f: CallTraits) -> bool:
 
 
 def _is_bound_by_stores(f: CallTraits, chip: Chip) -> bool:
-    """Whether bl1_aligned_output is wanted.
+    """Whether bl1_aligned_output is preferred.
 
-    That it and bl1_full_load take x1 as it lies, also where base would have it turned, is assumed.
+    That it and bl1_full_load read x1 unconverted, even where base would convert it, is assumed.
     """
     return (
         f.n < 256
@@ -186,13 +186,13 @@ def _is_bound_by_stores(f: CallTraits, chip: Chip) -> bool:
 
 
 def _is_tall(f: CallTraits, chip: Chip) -> bool:
-    """Whether bl1_full_load is wanted: n is one of the listed sizes in bytes, as elements."""
+    """Whether bl1_full_load is preferred: n is one of the listed sizes in bytes, as elements."""
     is_long = f.m > 16 * max(f.k, f.n) and f.k <= 256
     return is_long and f.n in SHORT_ROWS_BYTES and "x2" not in turned(f, chip)
 
 
 def _is_listed(f: CallTraits) -> bool:
-    """Whether aclnn_matmul.cpp itself sends the product to MatMulV3: few rows, long k and n."""
+    """Whether aclnn_matmul.cpp itself selects MatMulV3: few rows, long k and n."""
     return (
         not (f.is_nz or f.trans_x1)
         and f.m <= 256
@@ -203,13 +203,13 @@ def _is_listed(f: CallTraits) -> bool:
 
 
 def _is_large(f: CallTraits, chip: Chip) -> bool:
-    """Whether a chip of fewer cores sends the product to MatMulV3, whose x2 lies as (n, k)."""
+    """Whether a chip of fewer cores uses MatMulV3 for a product whose x2 is (n, k)."""
     is_turned = f.trans_x2 and not (f.trans_x1 or f.is_nz)
     return is_turned and chip.aic <= FEW_CORES and min(f.m, f.k, f.n) >= LARGE
 
 
 def _is_long_and_wide(f: CallTraits) -> bool:
-    """Whether al1_split_k is wanted."""
+    """Whether al1_split_k is preferred."""
     is_whole = not f.is_nz and f.k % 128 == 0 and f.n % 128 == 0
     is_long = 9216 <= f.k <= 20480 and 6144 <= f.n < 65536
     is_wide = 6144 <= f.k < 65536 and 6144 <= f.n < 16384
@@ -217,11 +217,11 @@ def _is_long_and_wide(f: CallTraits) -> bool:
 
 
 def _adds_in_memory(f: CallTraits, is_deep: bool) -> bool:
-    """Whether single_core_split_k is wanted: k is long.
+    """Whether single_core_split_k is preferred: k is long.
 
-    Left out is k = 1536 with m or n = 384, whose rectangles are refused again. Large outputs take
-    it too where no L2 tiles are found; but the usual tiles of 4 x 6 blocks count as found, as the
-    vendor's tiling of 4096 cubed in 8 x 3 of them says, so that none is large enough.
+    k = 1536 with m or n = 384 is left out, since its rectangles are refused again. Large outputs
+    also use it if no L2 tiles are found; but the usual tiles of 4 x 6 blocks count as found, as the
+    vendor's tiling of 4096 cubed in 8 x 3 of them shows, so no output is large enough.
     """
     is_turned = f.trans_x1 and not f.trans_x2 and f.k >= 11000 and 0 in (f.m % 8192, f.n % 8192)
     is_strided = f.trans_x2 and f.k % 16384 == 0 and all(1280 <= x <= 8192 for x in (f.m, f.n))
@@ -239,7 +239,7 @@ def _fills_cores(f: CallTraits, chip: Chip) -> bool:
 
 
 def _leaves_cores(f: CallTraits, chip: Chip) -> bool:
-    """Whether deterministic_split_k is wanted; the exceptions for k >= 27392 are left out."""
+    """Whether deterministic_split_k is preferred; the exceptions for k >= 27392 are left out."""
     blocks = ceil_div(f.m, k_split.BASE) * ceil_div(f.n, k_split.BASE)
     is_plain_by_turned = not f.trans_x1 and f.trans_x2
     is_turned_by_plain = f.trans_x1 and not f.trans_x2

@@ -1,4 +1,4 @@
-"""How the split-k templates of MatMulV3 cut a product: what of it enters the bits, and the time.
+"""How the split-k templates of MatMulV3 split a product, as far as results and time depend on it.
 
 ops-nn@e5c3fa9 matmul/mat_mul_v3, matmul_v3_base_tiling.cpp.
 """
@@ -15,13 +15,13 @@ BASE = 128
 STRIP = 3 * BASE
 """Rows of a strip of x1 in L1, and k of a chunk."""
 MOST_COLUMNS = 3072
-"""Columns for which one core is enough."""
+"""Columns up to which one core is enough."""
 LEAST_COLUMNS = 1024
-"""Cores that are left over share columns while each has so many."""
+"""Remaining cores share columns as long as each has this many."""
 
 
 class Cut(NamedTuple):
-    """The rectangle of a core, and how many there are."""
+    """The rectangle of a core, and the number of rectangles."""
 
     rows: int
     columns: int
@@ -34,17 +34,17 @@ def single_core_chunk_k(f: CallTraits, chip: Chip) -> int:
 
 
 def is_flat(f: CallTraits, chip: Chip) -> bool:
-    """Whether strips are shorter and chunks longer: less than a square a core, and no bias.
+    """Whether strips are shorter and chunks longer: less than a square per core, and no bias.
 
-    That squares of 384 are counted, rather than the rectangles, is assumed.
+    That squares of 384 are counted rather than the rectangles is assumed.
     """
     return not f.has_bias and ceil_div(f.m, STRIP) * ceil_div(f.n, STRIP) < chip.aic
 
 
 def rectangles(f: CallTraits, chip: Chip) -> Cut:
-    """The output of single_core_split_k as the cores get it.
+    """How single_core_split_k distributes the output over cores.
 
-    That left-over cores are found by trying ever more shares of the columns is read in the source,
+    That remaining cores are used by trying more and more shares of the columns is in the source,
     that all of them are tried is assumed.
     """
     parts_m, parts_n = ceil_div(f.m, STRIP), _parts_n(f, chip)
@@ -64,7 +64,7 @@ def rectangles(f: CallTraits, chip: Chip) -> Cut:
 
 
 def _parts_n(f: CallTraits, chip: Chip) -> int:
-    """Shares of the columns: what divides the cores evenly, or is a multiple of them."""
+    """Shares of the columns: a number that divides the cores evenly, or is a multiple of them."""
     parts = ceil_div(f.n, MOST_COLUMNS)
     if parts > chip.aic:
         return align_up(parts, chip.aic)
@@ -79,7 +79,7 @@ def cores_along_k(f: CallTraits, chip: Chip) -> int:
 def holds_columns(f: CallTraits) -> bool:
     """Whether strips of deterministic_split_k are columns of x2 instead of rows of x1 ("NK").
 
-    n in whole blocks of 32 bytes and so on are bytes of 16-bit elements.
+    Conditions such as n in whole blocks of 32 bytes count bytes of 16-bit elements.
     """
     is_whole_m, is_whole_n = f.m % BASE == 0, f.n % BASE == 0
     return (
@@ -100,12 +100,12 @@ L0_BYTES, L0C_BYTES = 32768, 131072
 """Half of L0A or L0B, and all of L0C."""
 COLUMNS = (512, 384, 256, 128)
 COLUMNS_WITH_BIAS = 256
-"""What the bias table takes."""
+"""Columns that fit the bias table."""
 BIAS_BYTES = 1024
 
 
 class ResidentTiles(NamedTuple):
-    """The tiles of al1_split_k; the rows of a tile are all rows."""
+    """The tiles of al1_split_k; each tile has all rows."""
 
     n: int
     k: int
@@ -116,10 +116,10 @@ class ResidentTiles(NamedTuple):
 
 
 def resident_tiles(f: CallTraits, chip: Chip) -> ResidentTiles:
-    """The columns of a tile that suit the cores, then what of k L1 takes of both operands.
+    """Columns of a tile that suit the number of cores, then the k of both operands in L1.
 
-    Left out is the preference for no more tiles than with 256 columns and 128 of k. That the bytes
-    of a tile's k are those that should be whole lines is assumed.
+    The preference for no more tiles than with 256 columns and 128 of k is left out. That the whole
+    lines refer to the bytes of a tile's k is assumed.
     """
     rows = align_up(f.m, 16)
     candidates = []
@@ -129,7 +129,7 @@ def resident_tiles(f: CallTraits, chip: Chip) -> ResidentTiles:
         more = blocks % cores
         fits = 4 * rows * n <= L0C_BYTES and not (f.has_bias and n > COLUMNS_WITH_BIAS)
         is_wide = f.trans_x2 and f.k > f.n and n > BASE
-        # Better few cores with one block less than few with one more.
+        # A few cores with one block less are better than a few with one more.
         if fits and not is_wide and not 0 < more < cores - more:
             candidates.append((n, cores, -(-blocks % cores)))
     if not candidates:
@@ -152,7 +152,7 @@ def _base_k(rows: int, n: int) -> int:
 
 
 def _k_in_l1(f: CallTraits, chip: Chip, rows: int, n: int) -> ResidentTiles:
-    """Pieces of x2 of whole lines, then the fewest strips of x1, then the longest pieces."""
+    """Pieces of x2 in whole lines, then the fewest strips of x1, then the longest pieces."""
     base_k = _base_k(rows, n)
     room_bytes = chip.l1_bytes - (BIAS_BYTES if f.has_bias else 0)
     steps = ceil_div(f.k, base_k)

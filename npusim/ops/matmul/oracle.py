@@ -1,9 +1,9 @@
 """matmul on whole arrays in plain numpy: the oracle for every tiled run.
 
-Of products whose k is cut, fp32 sums of chunks are added one after the other (ops-nn@e5c3fa9
+For products with split k, fp32 sums of chunks are added one after the other (ops-nn@e5c3fa9
 matmul/mat_mul_v3/op_kernel: mat_mul_sc_splitk_kernel.h, mat_mul_deterministic_splitk_kernel.h).
-Each chunk's sum begins with zero, the first one's with the bias; each addition is one of fp32,
-rounded to nearest even.
+Each chunk's sum starts from zero, the first one's from the bias; each addition is rounded in fp32
+to nearest even.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from npusim.ops.matmul.check import SUPPORT, Problem, check
 from npusim.ops.matmul.traits import Chip
 
 DEFAULT = "ascend910b2"
-"""The chip that chooses a kernel where none is named: an Atlas A2 with 24 cube cores."""
+"""The chip that chooses a kernel if none is given: an Atlas A2 with 24 cube cores."""
 
 
 def oracle(given: ops.Given) -> Array:
     """`x1 (..., m, k) @ x2 (..., k, n) + bias (n,)`, batches broadcast, in the type of x1.
 
-    x2 may be a Tensor of any layout; output_dtype "float32" leaves the last rounding out.
+    x2 may be a Tensor of any layout; output_dtype "float32" omits the last rounding.
     """
     spec = given.spec or devices.load(DEFAULT)
     p = check(ops.Contract("matmul", spec, arguments=given.arguments, support=SUPPORT))
@@ -45,7 +45,7 @@ Call = tuple[Array, Array, Array | None, CubeOrder]
 
 
 def _sums(p: Problem, chip: Chip, call: Call) -> Array:
-    """What the template sums up: `(..., m, n)` in fp32."""
+    """The sums of the template: `(..., m, n)` in fp32."""
     match p.choice.template:
         case "al1_split_k":
             return in_chunks(*call, k_split.resident_tiles(p.traits, chip).chunk_k)
@@ -61,7 +61,8 @@ def in_chunks(
 ) -> Array:
     """`a (m, k) @ b (k, n)` in fp32: the chunks of one core, *chunk_k* of k each, in order.
 
-    They are at *first_k* of the whole product, which decides whether the bias is in the first one.
+    They are at *first_k* of the whole product, which decides whether the first one includes the
+    bias.
     """
     total = np.zeros((a.shape[-2], b.shape[-1]), np.float32)
     with np.errstate(all="ignore"):
@@ -76,9 +77,9 @@ def in_chunks(
 def in_runs(
     a: Array, b: Array, bias: Array | None, order: CubeOrder, chunk_k: int, cores: int
 ) -> Array:
-    """The same, by *cores* that each take a run of chunks, the first ones one more.
+    """The same by *cores* with consecutive chunks each, the first ones with one more.
 
-    The runs' sums are added in the order of the cores.
+    The cores' sums are added in core order.
     """
     each, more = divmod(ceil_div(a.shape[-1], chunk_k), cores)
     total, first = np.zeros((a.shape[-2], b.shape[-1]), np.float32), 0
@@ -92,14 +93,14 @@ def in_runs(
 
 
 MOST_AT_ONCE = 2**20
-"""Products of numbers that are summed up in few calls of numpy; of larger ones micro-ops are as
-fast (measured)."""
+"""Largest number of products that are summed in few calls of numpy; beyond it micro-ops are as fast
+(measured)."""
 CUT_K = ("al1_split_k", "single_core_split_k", "deterministic_split_k")
 """Templates whose sums are of parts of k."""
 
 
 def at_once(given: ops.Given, p: Problem, plan: ops.Plan) -> Array | None:
-    """The same for small calls of templates that sum k up as it rises."""
+    """The same for small calls of templates that sum k in ascending order."""
     a, b = np.asarray(given.x1), np.asarray(given.x2)
     is_small = p.output.size * a.shape[-1] <= MOST_AT_ONCE
     if plan.template in CUT_K or not is_small:

@@ -1,29 +1,28 @@
 """How MatMulV2, and the kernel of 310P, split a product over cores and buffers.
 
-The tiling of MatMulV2 is closed. What follows is read off times of products of bfloat16 whose x2
-lies as (n, k) (hudingyi688/aiconfigurator-npu@90d7765, MatMulV2.csv: 24 cores, k and n powers of
-two from 256 to 16384, and 7168 and 12288), by how they grow with k: a core's rows of x1 and x2 take
-a fixed time each. All of it is assumed, more so between the sizes that were measured:
+The tiling of MatMulV2 is closed. The following is derived from times of bfloat16 products with x2
+stored as (n, k) (hudingyi688/aiconfigurator-npu@90d7765, MatMulV2.csv: 24 cores, k and n powers of
+two from 256 to 16384, and 7168 and 12288), by their growth with k: a core's rows of x1 and x2 take
+a fixed time each. All of it is assumed, even more so between the measured sizes:
 
-* a power of two of cores, 16 of 24, makes one block each where that is enough: 32, 64 or 128 rows
-  by 32 to 256 columns, as many blocks as there are cores for, the squarest of them;
-* of up to 64 rows that do not fit into L1 with all their k, which is 16384 or more for 16 rows and
-  8192 for 32, few columns are cut into blocks of at most 32 x 128, from 16 rows on narrower
-  ones where rows times cores would be below 128;
-* of up to 32 rows and 512 columns, else, each core of half of them takes an even share of the
-  columns;
-* below 16 rows, wider ones are cut into 256 columns a block, 2048 columns of 8192 of k and more
-  into 128: one a core, or the same number for all
-  cores, or for a power of two of them, or else as many as half of the cores leave;
-* from 16 rows on, up to 256 of them or of columns are cut into blocks of up to 128 x 256, of which
-  each core gets a rectangle;
-* of 257 to 768 rows each of three rows of eight cores takes a third, 128 columns at a time;
-* of more than 768 rows each core takes an even rectangle, in even tiles of up to 128 x 256 or 256 x
-  128 and whole sectors of the output, of the shape that keeps the busiest core busy for the least
-  time, if that is less than it is with the tiles of base: 8192 x 512 with k of 7168 takes 187 us,
-  and the cube alone 199 if it goes in whole tiles of 128 x 256;
-* all else is split as by base;
-* of 129 to 768 rows a large x2 is read past the L2, once for each row of blocks: products of 256
+* a power of two of cores, 16 of 24, computes one block each if that is enough: 32, 64 or 128 rows
+  by 32 to 256 columns, with as many blocks as possible for the cores, the squarest of them;
+* if up to 64 rows do not fit into L1 with all their k, which is 16384 or more for 16 rows and 8192
+  for 32, few columns are cut into blocks of at most 32 x 128, from 16 rows on into narrower ones if
+  rows times cores would be below 128;
+* otherwise, up to 32 rows and 512 columns are shared evenly by columns among half of the cores;
+* below 16 rows, wider products are cut into 256 columns per block, 2048 columns with 8192 of k and
+  more into 128: one per core, or the same number for all cores, or for a power of two of them, or
+  else as many as half of the cores leave;
+* from 16 rows on, up to 256 rows or columns are cut into blocks of up to 128 x 256, of which each
+  core gets a rectangle;
+* with 257 to 768 rows each of three rows of eight cores takes a third, 128 columns at a time;
+* with more than 768 rows each core takes an equal rectangle, in equal tiles of up to 128 x 256 or
+  256 x 128 and whole sectors of the output, with the shape for which the busiest core takes the
+  least time, if that is less than with the tiles of base: 8192 x 512 with k of 7168 takes 187 us,
+  and the cube alone 199 if it runs in whole tiles of 128 x 256;
+* everything else is split as in base;
+* with 129 to 768 rows a large x2 is read past the L2, once for each row of blocks: products of 256
   and 512 rows take as long as two and three times its bytes from global memory.
 """
 
@@ -50,38 +49,38 @@ from npusim.ops.matmul.check import Problem
 LARGE_BLOCKS = (128, 256), (256, 128)
 ROWS = 32, 64, 128
 COLUMNS = 32, 64, 128, 256
-"""What blocks may have, of the products that are one block a core."""
+"""Allowed columns of blocks for products with one block per core."""
 LONG_BLOCK = 32, 128
-"""The most that blocks have of rows that do not fit into L1 with all their k."""
+"""Largest block if rows do not fit into L1 with all their k."""
 LONG_CORES = 128
-"""Cores times rows that there are at least, from 16 rows on."""
+"""Least product of cores and rows, from 16 rows on."""
 LONG_COLUMNS = {16: 512, 33: 1024, 65: 256}
-"""Below so many of these rows, up to so many columns are cut so. Measured were 1 to 8, 16, 32 and
-64 rows; below 16 rows 1024 columns are cut otherwise."""
+"""Up to this many columns are cut this way if there are fewer rows than the key. 1 to 8, 16, 32 and
+64 rows were measured; below 16 rows 1024 columns are cut differently."""
 HALVED_K, HALVED = 8192, (1024, 4096)
-"""k from which on blocks of fewer than 16 rows have 128 columns, and between which n. Measured were
-7168 and 8192 of k, and 1024, 2048 and 4096 columns."""
+"""k from which on blocks of fewer than 16 rows have 128 columns, and the range of n. 7168 and 8192
+of k, and 1024, 2048 and 4096 columns were measured."""
 NARROW = 128
-"""Columns of a router, of up to 32 rows, that one core takes: production on Atlas A3 has 6144 x 128
-in 14 to 16 us, and 6144 x 256 in 8 to 11."""
+"""Columns of a router, with up to 32 rows, that one core computes: production on Atlas A3 has
+6144 x 128 in 14 to 16 us, and 6144 x 256 in 8 to 11."""
 CORES_ALONG = 8
-"""Cores along n where rows are cut in thirds."""
+"""Cores along n if rows are cut into thirds."""
 KEPT_X2_BYTES = 32 * 2**20
-"""An x2 of up to that is kept by the L2. Measured were 29 MB, kept, and 50 MB, not kept."""
+"""Largest x2 that the L2 caches. 29 MB, cached, and 50 MB, not cached, were measured."""
 PAST_L2_ROWS = 768
-"""Above them x2 is kept: products of 1024 rows are as fast as the cube."""
+"""Above this x2 is cached: products of 1024 rows are as fast as the cube."""
 LINE = 256
-"""k of a line of 512 bytes, a multiple of which is loaded, and the most of it in L0."""
+"""k in a line of 512 bytes; loads are a multiple of it, and it is the most k in L0."""
 
 
 def past_l2_of_v2(p: Problem, cube: CubeTiles) -> tuple[str, ...]:
-    """The operands that the L2 does not keep, as the measured times say."""
+    """The operands that bypass the L2, according to the measured times."""
     has_few_rows = cube.base_m < p.product.m <= PAST_L2_ROWS
     return ("x2",) if has_few_rows and p.x2.spec.nbytes > KEPT_X2_BYTES else ()
 
 
 def v2_tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:
-    """Split as the measured times say."""
+    """Split according to the measured times."""
     core, pr = spec.cores["aic"], p.product
     if pr.matrices > 1:
         return diagonal_tiles(spec, p)
@@ -89,7 +88,7 @@ def v2_tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:
     if long is not None:
         return _grid(core, p, long)
     if pr.m <= 32 and pr.n <= 512:
-        # A core takes all of few columns.
+        # One core computes all columns if there are few.
         shares = max(1, core.count // 2) if pr.n > NARROW else 1
         return _grid(core, p, (align_up(pr.m, 16), align_up(ceil_div(pr.n, shares), 16)))
     if pr.m < 16:
@@ -107,7 +106,7 @@ def v2_tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:
 
 
 def _long_rows(core: Core, p: Problem) -> Block | None:
-    """The block where L1 has no room for all k of x1 and anything else, and x1 is small."""
+    """The block if L1 has no room for all k of x1 and anything else, and x1 is small."""
     pr = p.product
     rows = align_up(pr.m, 16)
     fits = rows * pr.k * pr.element.bits // 8 < (core.l1_bytes or 0)
@@ -121,11 +120,11 @@ def _long_rows(core: Core, p: Problem) -> Block | None:
 
 
 def _one_each(core: Core, p: Problem) -> Block | None:
-    """The block of which there are most for a power of two of cores, of these the squarest."""
+    """The block with the largest count up to a power of two of cores, of these the squarest."""
     pr, most = p.product, _power_of_two(core)
 
     def sizes(of: tuple[int, ...], extent: int) -> list[int]:
-        """The least, and those of which more than half is used."""
+        """The smallest size, and those of which more than half is used."""
         return [min(x, align_up(extent, 16)) for x in of if x == of[0] or x < 2 * extent]
 
     pairs = {}
@@ -138,7 +137,7 @@ def _one_each(core: Core, p: Problem) -> Block | None:
 
 
 class Even(NamedTuple):
-    """Even rectangles, as they are compared."""
+    """Equal rectangles, in the order of preference."""
 
     cycles: float
     grid: Block
@@ -147,7 +146,7 @@ class Even(NamedTuple):
 
 
 def _many_rows(spec: DeviceSpec, p: Problem) -> CubeTiles:
-    """Above 768 rows and 256 columns: even rectangles, or the blocks of base."""
+    """Above 768 rows and 256 columns: equal rectangles, or the blocks of base."""
     core, pr = spec.cores["aic"], p.product
     sector = spec.transfer.sector_bytes * 8 // p.output.element.bits
     found = []
@@ -171,14 +170,14 @@ def _many_rows(spec: DeviceSpec, p: Problem) -> CubeTiles:
 
 
 def _even(extent: int, cores: int, most: int, unit: int) -> tuple[int, int]:
-    """How large the tiles of the share of a core are, whole *unit* up to *most*, and how many."""
+    """Size of the tiles of a core's share, whole *unit* up to *most*, and their number."""
     share = ceil_div(extent, cores)
     tiles = ceil_div(share, most)
     return align_up(ceil_div(share, tiles), unit), tiles
 
 
 def _block_cycles(spec: DeviceSpec, p: Problem, block: Block) -> float:
-    """How long a core is busy with a line of k of *block*: the cube, or loads that hit the L2."""
+    """Time of a core for a line of k of *block*: the cube, or loads that hit the L2."""
     core, element, (rows, columns) = spec.cores["aic"], p.product.element, block
     per_cycle = spec.cube.k_per_cycle[element.name]
     cube = ceil_div(rows, spec.cube.m) * ceil_div(columns, spec.cube.n) * ceil_div(LINE, per_cycle)
@@ -188,7 +187,7 @@ def _block_cycles(spec: DeviceSpec, p: Problem, block: Block) -> float:
 
 
 def _few_rows(core: Core, p: Problem) -> CubeTiles:
-    """Below 16 rows: 256 columns a block, or 128."""
+    """Below 16 rows: 256 columns per block, or 128."""
     pr, cores = p.product, core.count
     columns = 128 if pr.k >= HALVED_K and HALVED[0] < pr.n < HALVED[1] else 256
     blocks = ceil_div(pr.n, columns)
@@ -199,12 +198,12 @@ def _few_rows(core: Core, p: Problem) -> CubeTiles:
 
 
 def _power_of_two(core: Core) -> int:
-    """The largest that the chip has cores for."""
+    """The largest power of two up to the number of cores."""
     return 1 << (core.count.bit_length() - 1)
 
 
 def _grid(core: Core, p: Problem, block: Block, cores: int | None = None) -> CubeTiles:
-    """A rectangle of blocks for each of at most *cores*: the shorter side is not shared out."""
+    """A rectangle of blocks for each of at most *cores*: the shorter side is not divided."""
     pr, count = p.product, cores or core.count
     blocks_m, blocks_n = ceil_div(pr.m, block[0]), ceil_div(pr.n, block[1])
     if blocks_m <= blocks_n:
@@ -237,8 +236,8 @@ def _in_grid(core: Core, p: Problem, block: Block, grid: Block) -> CubeTiles:
 
 
 def _step(core: Core, p: Problem, block: Block, base_k: int) -> int:
-    """Pieces of k that one load copies to L1, the same of both: in whole lines what half of it
-    holds, as a published edition of the library of tilings has it (cache_tiling_calc.cc)."""
+    """Pieces of k per load into L1, equal for both operands: as many as half of L1 holds, in whole
+    lines, as in a published version of the tiling library (cache_tiling_calc.cc)."""
     room = (core.l1_bytes or 0) - (BIAS_BYTES if p.bias else 0)
     k = room * 8 // p.product.element.bits // (2 * sum(block))
     most = ceil_div(p.product.k, base_k)
@@ -257,7 +256,7 @@ def coupled_tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:
     base_k = longest_k(p, (bm, bn), K_BYTES * 8 // pr.element.bits)
     cores = min(core.count, blocks_m * blocks_n * pr.matrices)
     if p.output.element.nbytes(pr.n) < BLOCK_BYTES:
-        # A store spills into the next row, which must come later.
+        # A store spills into the next row, which must be stored later.
         cores = 1
     return CubeTiles(
         *(bm, bn, base_k, 3, 3, 6, 6),

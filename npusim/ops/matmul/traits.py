@@ -1,4 +1,4 @@
-"""What decides which kernel multiplies: traits of a call and of a chip."""
+"""The properties of a call and of a chip that decide the kernel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from npusim.devices.schema import DeviceSpec
 
 @dataclass(frozen=True, slots=True)
 class CallTraits:
-    """What the choice looks at in a call: x1 `(m, k)`, x2 `(k, n)`."""
+    """The properties of a call that matter for the choice: x1 `(m, k)`, x2 `(k, n)`."""
 
     m: int
     k: int
@@ -18,16 +18,16 @@ class CallTraits:
     element: str = "float16"
     """float16, bfloat16 or float32."""
     matrices: int = 1
-    """How many matrices the output has."""
+    """Number of matrices in the output."""
     trans_x1: bool = False
-    """Whether x1 lies as (k, m)."""
+    """Whether x1 is stored as (k, m)."""
     trans_x2: bool = False
-    """Whether x2 lies as (n, k)."""
+    """Whether x2 is stored as (n, k)."""
     is_nz: bool = False
     """Whether x2 is FRACTAL_NZ."""
     has_bias: bool = False
     is_wide: bool = False
-    """Whether sums of 16-bit elements come out as float32."""
+    """Whether sums of 16-bit elements are output as float32."""
 
     @property
     def is_single(self) -> bool:
@@ -37,7 +37,7 @@ class CallTraits:
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """What the choice looks at in a device."""
+    """The properties of a device that matter for the choice."""
 
     arch: str = "2201"
     aic: int = 24
@@ -54,25 +54,25 @@ class Chip:
         return Chip(spec.arch, core.count, core.l1_bytes or 0)
 
 
-# ---- operands that vector cores turn into FRACTAL_NZ before MatMulV3 multiplies them ----
+# ---- operands that vector cores convert to FRACTAL_NZ before MatMulV3 multiplies them ----
 #
-# mte2 turns rows into NZ on their way into L1 as well, slowly where they are ragged or lie
-# unluckily in the banks of memory (ops-nn@e5c3fa9 mat_mul_v3, matmul_v3_base_tiling.cpp).
+# mte2 also converts rows to NZ on their way into L1, slowly if they are ragged or have an
+# unfavourable pitch for the banks of memory (ops-nn@e5c3fa9 mat_mul_v3, matmul_v3_base_tiling.cpp).
 
 Side = Literal["x1", "x2"]
 WHOLE_BYTES = 256
 SHORT_ROWS_BYTES = (32, 64, 96, 128, 160, 192, 224, 256, 384)
-"""Rows that mte2 turns well."""
+"""Rows that mte2 converts well."""
 LONGEST_ROW = 65535
-"""Elements from row to row that mte2 can stride over."""
+"""Largest row pitch of mte2 in elements."""
 MANY_ROWS = 8192
-"""From here on narrow rows are turned by vector cores."""
+"""From this many on narrow rows are converted by vector cores."""
 
 
 def turned(f: CallTraits, chip: Chip) -> tuple[Side, ...]:
-    """The operands that are turned, in this order; none of FRACTAL_NZ is.
+    """The operands that are converted, in this order; none in FRACTAL_NZ.
 
-    Of float32 those alone whose rows mte2 cannot stride over.
+    For float32 only those with a row pitch too large for mte2.
     """
     inner_a, outer_a = (f.m, f.k) if f.trans_x1 else (f.k, f.m)
     inner_b, outer_b = (f.k, f.n) if f.trans_x2 else (f.n, f.k)
@@ -88,10 +88,10 @@ def turned(f: CallTraits, chip: Chip) -> tuple[Side, ...]:
 
 
 def _is_slow(inner: int, outer: int) -> bool:
-    """Whether mte2 is slow to turn *outer* rows of *inner* 16-bit elements."""
+    """Whether mte2 is slow to convert *outer* rows of *inner* 16-bit elements."""
     row_bytes = 2 * inner
     if row_bytes in SHORT_ROWS_BYTES:
-        # 32 bytes are one block; the others are still narrow.
+        # 32 bytes are one block; the other sizes still count as narrow.
         return row_bytes > 32 and _is_narrow(inner, outer)
     return row_bytes % WHOLE_BYTES != 0 or inner > LONGEST_ROW or _is_narrow(inner, outer)
 
@@ -108,7 +108,7 @@ def _is_narrow(inner: int, outer: int) -> bool:
 
 
 def conflicts(f: CallTraits, chip: Chip) -> bool:
-    """Whether rows of x2 fall into the same banks of memory, by the two cases that are listed."""
+    """Whether rows of x2 fall into the same banks of memory, in the two cases that are listed."""
     if f.trans_x2:
         return f.k == 16384 and 4096 <= f.m <= 4480 and f.n >= 7168 and chip.aic == 24
     many_rows = f.m >= 4096 if chip.aic == 24 else f.m > 4096

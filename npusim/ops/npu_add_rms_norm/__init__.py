@@ -8,33 +8,33 @@
     y = T(T(v * r) * gamma)
     rstd = r                                            fp32, 1 for each dimension of gamma
 
-One rounding an operation, to nearest, ties to even; v * r is rounded to T before it is multiplied
-by gamma, which npu_rms_norm does not do. Each square is multiplied by 1 / n before it is added: 64
-running sums, then a tree of them, in split_d piece by piece. For bf16 the bits depend on the number
-of rows, since that chooses the vendor's kernel, called template: single_n, merge_n and multi_n work
-on the rounded sum, normal on the exact one, and split_d adds up squares of the exact one and scales
-the rounded one.
+Each operation rounds to nearest, ties to even; v * r is rounded to T before it is multiplied by
+gamma, unlike in npu_rms_norm. Each square is multiplied by 1 / n before it is added: 64 running
+sums, then a tree of them, in split_d piece by piece. For bf16 the bits depend on the number of
+rows, since that decides the vendor's kernel, called template: single_n, merge_n and multi_n use the
+rounded sum, normal the exact one, and split_d sums squares of the exact one and scales the rounded
+one.
 
 ========  ===============================================================================
 template  what it does
 ========  ===============================================================================
-single_n  a row a core, flags by hand: what can be loaded and stored meanwhile is
-merge_n   several short rows an instruction
-multi_n   fp16: several rows a step, added up one after the other
-normal    a row at a time
+single_n  one row per core, with explicit flags: loads and stores overlap as far as possible
+merge_n   several short rows per instruction
+multi_n   fp16: several rows per step, summed one after another
+normal    one row at a time
 split_d   a row in pieces; the sums are stored, and loaded again to be scaled
 ========  ===============================================================================
 
-The first that can, in this order; 310P has neither single_n nor merge_n. On A2 and A3 `template`
-may name another one, which overrules the choice, but not what a kernel has room for.
+The first of these that can runs; 310P has neither single_n nor merge_n. On A2 and A3 `template` may
+select another one, which overrides the choice, but not the room that a kernel needs.
 
 * A row with an infinity gives NaN there, zeros elsewhere, and rstd 0; a NaN makes its row NaN. The
   fp16 sum of large elements is infinite on A2 and A3 and 65504 on 310P.
 * 310P does not write rstd: it is undefined there, and 0 here.
 * An x1 or gamma without elements gives empty outputs, and no kernel runs.
 
-Sources: ops-nn@e5c3fa9 norm/add_rms_norm, op_kernel and op_host. What is accepted is what the
-operator's document says (torch_npu-npu_add_rms_norm.md).
+Sources: ops-nn@e5c3fa9 norm/add_rms_norm, op_kernel and op_host. Accepted calls follow the
+operator's document (torch_npu-npu_add_rms_norm.md).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ SUPPORT = (
 
 
 def check(contract: ops.Contract) -> norm.Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     x1, x2, gamma = (contract.operand(name) for name in ("x1", "x2", "gamma"))
     norm.check_gamma(contract, x1, gamma)
     rstd = TensorSpec(norm.root_shape(x1, gamma), "float32")
@@ -80,29 +80,29 @@ def check(contract: ops.Contract) -> norm.Problem:
 # ---- tiling: norm/add_rms_norm/op_host/add_rms_norm_tiling.cpp ----
 
 ROUNDED = ("single_n", "merge_n", "multi_n")
-"""Templates that scale the sum of two bf16 as it is stored, rounded; the others keep it in fp32."""
+"""Templates that scale the sum of two bf16 as stored, rounded; the others use it in fp32."""
 PIECE, PIECE_FLOAT32 = 12096, 9696
 """Columns of the longest piece of a row."""
 MERGED_COLUMNS = 2000
 """A stride has eight bits: rows of fp32 in the buffer begin at most 255 blocks apart."""
 MERGED_BYTES, MERGED_BYTES_FLOAT32, MERGED_ROW_BYTES = 18, 24, 260
-"""What merge_n takes of the buffer for each column of a row, and for the row."""
-MULTI_UNIT, MULTI_BYTES, MULTI_ROW_BYTES, MULTI_KEPT_BYTES = 16, 16, 64, 256
-"""Rows of multi_n are a multiple of 16; what it takes of the buffer likewise."""
+"""Bytes of merge_n per column of a row, and per row."""
+MULTI_UNIT, MULTI_BYTES, MULTI_ROW_BYTES, MULTI_RESERVED_BYTES = 16, 16, 64, 256
+"""Rows of multi_n are a multiple of 16; the others are its bytes of the buffer."""
 GROUP_ROWS = 64
-"""1 / root of so many rows is stored together, in normal and split_d."""
+"""Rows whose 1 / root is stored together, in normal and split_d."""
 
 
 def _templates(
     spec: DeviceSpec | None, x1: Operand | Array, gamma: Operand | Array
 ) -> tuple[norm.Template, ...]:
-    """Which templates take rows of *x1*, and how."""
+    """The templates that can process rows of *x1*, and how."""
     machine, element = norm.Machine.of(spec), norm.element_of(x1)
     columns = max(1, prod(gamma.shape))
     rows, padded = prod(x1.shape) // columns, whole_blocks(columns, element)
-    room, is_wide = machine.ub_bytes - norm.KEPT_BYTES, element is FLOAT32
+    room, is_wide = machine.ub_bytes - norm.RESERVED_BYTES, element is FLOAT32
     merged_bytes = (MERGED_BYTES_FLOAT32 if is_wide else MERGED_BYTES) * padded + MERGED_ROW_BYTES
-    multi_room = room - MULTI_KEPT_BYTES - FLOAT16.nbytes(columns)
+    multi_room = room - MULTI_RESERVED_BYTES - FLOAT16.nbytes(columns)
     multi_rows = max(0, multi_room // (MULTI_BYTES * columns + MULTI_ROW_BYTES))
     most, unit = (PIECE_FLOAT32, 8) if is_wide else (PIECE, 16)
     piece = align_up(ceil_div(columns, ceil_div(columns, most)), unit)
@@ -127,13 +127,13 @@ def _templates(
 def tile(spec: DeviceSpec, p: norm.Problem) -> norm.Plan:
     """A step is what merge_n and multi_n load together.
 
-    Of the others it is the rows whose 1 / root is stored together.
+    For the others it is the rows whose 1 / root is stored together.
     """
     return norm.planned(_templates(spec, p.x, p.gamma), spec, p)
 
 
 def build(spec: DeviceSpec, p: norm.Problem, plan: norm.Plan) -> tuple[Block, ...]:
-    """One block a core; cores with as many rows share their program."""
+    """One block per core; cores with equally many rows share their program."""
     x1, x2, output, x = (p.matrix(name) for name in ("x1", "x2", "output", "x"))
     views = x1, x2, output, GmView.vector("rstd", FLOAT32, p.rows), x
     return norm.launch_rows("npu_add_rms_norm", TEMPLATES, spec, p, plan, *views)
@@ -159,7 +159,7 @@ def oracle(given: ops.Given) -> tuple[Array, Array, Array]:
         root = norm.root_of_rows(summed, given.epsilon, taken, add, scales_squares=True)
         values = stored if taken.name == "split_d" else summed
         scaled = given.rounded(values * root[:, None], x1.dtype).astype(np.float32)
-        # A product of two fp16 is exact in fp32, so it is rounded once here as well.
+        # A product of two fp16 is exact in fp32, so it is rounded once here, too.
         output = given.rounded(scaled * gamma.astype(np.float32).reshape(-1), x1.dtype)
     root = np.zeros_like(root) if norm.Machine.of(given.spec).is_310p else root
     return output.reshape(x1.shape), root.reshape(shape), total.reshape(x1.shape)

@@ -1,4 +1,4 @@
-"""The templates of npu_add_rms_norm that take several rows an instruction: merge_n and multi_n."""
+"""The templates of npu_add_rms_norm with several rows per instruction: merge_n and multi_n."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from npusim.ops._rms_norm.core import (
 
 
 class Several:
-    """Buffers of several rows; x1 and x2 take a tile of x each, x and y one of y."""
+    """Buffers for several rows; x1 and x2 use one tile of x each, x and y one of y."""
 
     def __init__(
         self,
@@ -43,10 +43,10 @@ class Several:
         *,
         by_rows: bool = False,
     ) -> None:
-        """*roots_count* numbers are kept for 1 / root.
+        """*roots_count* is the number of elements for 1 / root.
 
-        *by_rows* copies a burst for each row, where one could be of all rows too, and has as much
-        room for gamma as for x.
+        *by_rows* copies one burst per row, where a single one could have all rows, and reserves as
+        much room for gamma as for x.
         """
         self.core, self.p, self.by_rows, dtype = core, p, by_rows, p.x.element
         self.pitch = whole_blocks(p.columns, dtype)
@@ -69,7 +69,7 @@ class Several:
         self.core.fetch(self.gamma, norm.vector_of(self.p.gamma))
 
     def load(self, x1: GmView, x2: GmView) -> tuple[Local, Local]:
-        """Rows of both, of which the second are on their way when the first have come."""
+        """Load rows of both; the second are issued before the first have arrived."""
         for view in (x1, x2):
             tile = self.x_in.alloc()
             if self.by_rows:
@@ -98,9 +98,9 @@ class Several:
 
 
 TOGETHER = 240
-"""Rows that merge_n spreads 1 / root over, and multiplies, at a time."""
+"""Rows for which merge_n broadcasts 1 / root, and multiplies, at a time."""
 REPEAT_BLOCKS = 8
-"""Blocks of a whole repeat."""
+"""Blocks in a full repeat."""
 
 
 class Short(Several):
@@ -111,10 +111,10 @@ class Short(Several):
         super().__init__(core, p, plan, roots_count, by_rows=True)
         self.dtype, self.roots_out = p.x.element, self.store_roots()
         self.lanes = core.lanes(plan.row_step)
-        """64 running sums a row; then ones, and 1 / root of each row eight times."""
+        """64 running sums per row; later ones, and eight copies of 1 / root of each row."""
 
     def group(self, x1: GmView, x2: GmView, output: GmView, rstd: GmView, x: GmView) -> None:
-        """The rows of a step."""
+        """Process the rows of a step."""
         core, rows, total = self.core, x1.rows, self.add(x1, x2, x)
         squares, values = self.squares[: total.count], total
         kept = self.roots_out.alloc()
@@ -135,7 +135,7 @@ class Short(Several):
         self.y_out.free(y)
 
     def add(self, x1: GmView, x2: GmView, x: GmView) -> Local:
-        """The sum of rows in their type, once it is stored to *x*; its tile of y is free."""
+        """The sum of rows in their type, after it is stored to *x*; its tile of y is free."""
         core, addends = self.core, self.load(x1, x2)
         total = self.sum_of(addends, x1.rows * self.pitch)
         core.barrier("vector")
@@ -149,7 +149,7 @@ class Short(Several):
         return total
 
     def spread(self, roots: Local, rows: int) -> None:
-        """Each of *rows* of *roots* to a block of `lanes`; the last eight are whole."""
+        """Broadcast each of *rows* of *roots* to a block of `lanes`; the last eight are in full."""
         core, whole = self.core, rows // TOGETHER * TOGETHER
         for first in range(0, whole, TOGETHER):
             core.emit(self._spread(roots, first, first + TOGETHER))
@@ -162,7 +162,7 @@ class Short(Several):
         return Broadcast(blocks, roots[first:stop])
 
     def scale(self, y: Local, values: Local, rows: int) -> None:
-        """Rows of *values* times 1 / root and gamma, to *y*; bf16 by way of *values* once more."""
+        """Multiply rows of *values* by 1 / root and gamma, to *y*; bf16 through *values* again."""
         core, dtype = self.core, self.dtype
         to = y if dtype is FLOAT32 else values
         for here, first, count in self.parts(rows):
@@ -183,12 +183,12 @@ class Short(Several):
         core.barrier("vector")
 
     def parts(self, rows: int) -> Iterator[tuple[slice, int, int]]:
-        """The elements of as many rows as are multiplied together; the first row, and how many."""
+        """The elements of rows that are multiplied together; the first row, and their number."""
         for first, count in pieces(rows, TOGETHER):
             yield slice(first * self.pitch, (first + count) * self.pitch), first, count
 
     def write(self, products: Iterator[Binary]) -> None:
-        """Whole repeats and a barrier, then what is left of the columns and another one."""
+        """Full repeats and a barrier, then the remaining columns and another one."""
         core, found = self.core, list(products)
         whole = [each for each in found if each.dst.repeat_blocks == REPEAT_BLOCKS]
         core.emit(*whole)
@@ -198,7 +198,7 @@ class Short(Several):
 
 
 def merge_n(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
-    """Several short rows an instruction. The vector unit waits until x is stored.
+    """Several short rows per instruction. The vector unit waits until x is stored.
 
     ops-nn@e5c3fa9 norm/add_rms_norm/op_kernel/add_rms_norm_merge_n.h.
     """
@@ -213,7 +213,7 @@ class Aligned(Several):
         count = plan.row_step * FLOATS_PER_BLOCK
         super().__init__(core, p, plan, count)
         self.sums = self.roots.of(FLOAT32, count)
-        """A block for each row, of which the first element counts."""
+        """One block per row, of which the first element counts."""
         # 310P does not store them.
         self.roots_out = None if core.is_310p else self.store_roots()
         self.lanes = core.lanes()
@@ -221,7 +221,7 @@ class Aligned(Several):
         """Eight times the offset of the first element of each block."""
 
     def begin(self) -> None:
-        """Load gamma, and note where the blocks begin."""
+        """Load gamma, and write the offsets of the blocks."""
         core = self.core
         self.fetch_gamma()
         core.emit(Duplicate(self.sums, 0.0))
@@ -230,7 +230,7 @@ class Aligned(Several):
             core.emit(Duplicate(block_of(self.firsts, row), offset_bytes))
 
     def group(self, x1: GmView, x2: GmView, output: GmView, rstd: GmView, x: GmView) -> None:
-        """The rows of a step."""
+        """Process the rows of a step."""
         core, addends, count = self.core, self.load(x1, x2), x.rows * self.pitch
         total = self.sum_of(addends, count)
         self.free(addends)
@@ -247,7 +247,7 @@ class Aligned(Several):
             core.lanes_into(block_of(roots, row)[:1], self.lanes, squares[here])
         self.find_roots(roots)
         if self.roots_out is not None:
-            # Four bytes a burst: the first element of each block.
+            # Four bytes per burst: the first element of each block.
             first_of_rows = replace(rstd, rows=rstd.columns, columns=1, pitch=1)
             core.store_rows(self.roots_out, roots, first_of_rows)
         blocks = squares[: roots.count]
@@ -255,7 +255,7 @@ class Aligned(Several):
         core.store(self.y_out, self.scaled(values, blocks, rows), output, self.pitch)
 
     def find_roots(self, sums: Local) -> None:
-        """`1 / sqrt(sums + epsilon)` in their place."""
+        """`1 / sqrt(sums + epsilon)` in place."""
         core, ones = self.core, self.lanes[:FLOATS_PER_BLOCK]
         core.add(sums, sums, core.epsilon)
         with core.independent():
@@ -283,11 +283,11 @@ class Aligned(Several):
 
 
 def multi_n(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
-    """Several rows of fp16, added up one after the other; the scalar unit waits for nothing.
+    """Several rows of fp16, summed one after another; the scalar unit waits for nothing.
 
-    The vendor's kernel gathers 1 / root of each row in its place, while the store of the same bytes
-    may still read them; here they come where the squares were. Its blocks of 1 / root hold anything
-    in seven elements of eight; here they are 0 at first.
+    The vendor's kernel gathers 1 / root of each row in place, while the store of the same bytes may
+    still read them; here they replace the squares. Its blocks of 1 / root are undefined in seven of
+    eight elements; here they are initially 0.
 
     ops-nn@e5c3fa9 norm/add_rms_norm/op_kernel/add_rms_norm_multi_n.h.
     """

@@ -1,4 +1,4 @@
-"""The templates of npu_add_rms_norm: what the vendor's kernels do with the rows of a core."""
+"""The templates of npu_add_rms_norm: how the vendor's kernels process the rows of a core."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ EXACT = Rounding(is_exact=True)
 
 
 class SingleRow:
-    """The row of a core that has one, whose flags single_n sets and awaits by itself.
+    """The only row of a core; single_n sets and waits for its flags explicitly.
 
-    x1 and x2 are where x and gamma are later, and x where y is; squares begin with 1 / root.
+    x and gamma later use the buffers of x1 and x2, and x that of y; squares begin with 1 / root.
     """
 
     FIRST, SECOND = 0, 1
-    """Events: of loads to where x1 and x2 are, and of stores from where x and the squares are."""
+    """Events: of loads into the buffers of x1 and x2, and of stores from those of x and squares."""
 
     def __init__(self, core: NormCore, p: norm.Problem, room: int) -> None:
         self.core, self.p, self.dtype, count = core, p, p.x.element, p.columns
@@ -43,17 +43,17 @@ class SingleRow:
         self.squares, self.lanes = core.tile(FLOAT32, room)[:count], core.lanes()
 
     def load(self, tile: Local, view: GmView, event: int) -> None:
-        """Begin to load *view* into *tile*."""
+        """Start to load *view* into *tile*."""
         self.core.fill(tile, view)
         self.core.set_flag("mte2", "vector", event)
 
     def store(self, tile: Local, view: GmView) -> None:
-        """Begin to store *tile* to *view* once the vector pipe is done."""
+        """Start to store *tile* to *view* when the vector pipe has finished."""
         self.core.sync("vector", "mte3")
         self.core.data_copy(view.operand, tile)
 
     def add(self, x1: GmView, x2: GmView) -> None:
-        """The sum of *x1* and *x2* where x1 was; fp16 is added as such."""
+        """Write the sum of *x1* and *x2* over x1; fp16 is added in fp16."""
         core, first, second = self.core, self.first, self.second
         self.load(first, x1, self.FIRST)
         self.load(second, x2, self.SECOND)
@@ -69,7 +69,7 @@ class SingleRow:
         core.cast(first, self.values)
 
     def store_and_read_root(self, root: Local, rstd: GmView) -> None:
-        """*root* to *rstd* and into register `root`; of bf16 the register comes first."""
+        """Store *root* to *rstd* and read it into register `root`; for bf16 the read is first."""
         core = self.core
         if self.dtype is not BFLOAT16:
             self.store(root, rstd)
@@ -80,7 +80,7 @@ class SingleRow:
         core.set_flag("mte3", "vector", self.SECOND)
 
     def scale(self) -> None:
-        """The sum times register `root`, rounded, and times gamma, where x is once it is stored."""
+        """Multiply the sum by register `root`, round, and multiply by gamma, over the stored x."""
         core, x, gamma, values = self.core, self.first, self.second, self.values
         if self.dtype is FLOAT32:
             core.wait_flag("mte3", "vector", self.FIRST)
@@ -101,10 +101,10 @@ class SingleRow:
 
 
 def single_n(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
-    """The one row of a core: gamma is loaded while squares are added up, and x leaves meanwhile.
+    """The only row of a core: gamma is loaded while squares are summed, and x stored meanwhile.
 
-    Each flag has an event of its own; in the vendor's kernel two loads share one, which works where
-    a flag counts how often it has been set.
+    Each flag has a separate event; in the vendor's kernel two loads share one, which works if flags
+    count how often they are set.
 
     ops-nn@e5c3fa9 norm/add_rms_norm/op_kernel/add_rms_norm_single_n.h.
     """
@@ -127,11 +127,11 @@ def single_n(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
 
 
 def normal(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
-    """A row at a time, all buffers single; x2 is loaded where squares come, so the next row waits.
+    """One row at a time, all buffers single; x2 is loaded into the squares, so the next row waits.
 
-    The queue of y carries x first, and then y: each waits for the other to be stored. The scalar
-    unit, which writes 1 / root, raises the flag for their store; in the vendor's kernel it is the
-    vector pipe, and nothing but the order of the program lets the last one arrive in time.
+    The queue of y carries x first, and then y: each waits until the other is stored. The scalar
+    unit, which writes 1 / root, sets the flag for their store; in the vendor's kernel the vector
+    pipe does, and only program order makes the last one arrive in time.
 
     ops-nn@e5c3fa9 norm/add_rms_norm/op_kernel/add_rms_norm.h.
     """
@@ -194,7 +194,7 @@ class Pieces:
         self.y_out = core.vecout(dtype, padded)
         # 310P does not store them.
         self.roots_out = RootsOfRows(core, plan.row_step, "vector", is_stored=not core.is_310p)
-        # Of fp32 the sum is where x1 was.
+        # An fp32 sum replaces x1.
         first, second = self.x_in.only[:padded], self.x_in.only[padded:]
         self.values = first if dtype is FLOAT32 else core.tile(FLOAT32, padded)
         self.work = core.tile(FLOAT32, padded)
@@ -205,12 +205,12 @@ class Pieces:
         )
         self.parts = plan.parts(p.columns)
         self.adds_again = dtype.nbytes(p.columns) % core.spec.transfer.load_granule_bytes != 0
-        """Whether a copy of whole blocks would reach from x into a row that another core stores.
+        """Whether a copy of whole blocks would extend from x into a row that another core stores.
 
-        Assumed of 310P, where the vendor's kernel reads beyond the row."""
+        Assumed for 310P, where the vendor's kernel reads past the row."""
 
     def group(self, x1: GmView, x2: GmView, output: GmView, rstd: GmView, x: GmView) -> None:
-        """Rows whose 1 / root is stored together."""
+        """Process rows whose 1 / root is stored together."""
         core, kept = self.core, self.roots_out.alloc()
         roots = kept[: x.rows]
         self.residual.roots_of_parts(roots, self.room, self.parts, x1, x2, x)
@@ -231,7 +231,7 @@ class Pieces:
         self.roots_out.store(kept, rstd)
 
     def load_sum(self, x: GmView) -> None:
-        """What was stored, in fp32 to `values`."""
+        """Load the stored sum, as fp32 in `values`."""
         loaded = self.core.load(self.x_in, x)
         if self.dtype is not FLOAT32:
             self.core.cast(self.values[: x.columns], loaded[: x.columns])
@@ -261,10 +261,10 @@ class Pieces:
 def split_d(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
     """Rows in pieces, all buffers single; x1 and x2 share one.
 
-    First the sums of up to 64 rows, a piece of all of them after the other, which are stored; then
-    1 / root of all; then the sums are loaded again, a piece of gamma for all rows. Flags of the
-    queues say that three or more have been stored. Nothing in the vendor's kernel says it of one or
-    two, which this one waits for.
+    First the sums of up to 64 rows, each piece for all of them, which are stored; then 1 / root of
+    all; then the sums are loaded again, one piece of gamma for all rows. Flags of the queues
+    guarantee that three or more have been stored. Nothing in the vendor's kernel guarantees it for
+    one or two, for which this one waits.
 
     ops-nn@e5c3fa9 norm/add_rms_norm/op_kernel/add_rms_norm_split_d.h.
     """

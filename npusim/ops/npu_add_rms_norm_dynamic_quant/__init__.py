@@ -8,34 +8,34 @@
     z = t * f32(smooth_scale)                   once for each of the two outputs
     q = 127 / max|z|                            of the row; int4: 7 for 127
     y = fit(rint(z * q))                        int8, or int4 eight to an int32
-    scale = 1 / q                               fp32, one number a row
+    scale = 1 / q                               fp32, one value per row
 
-All is fp32, one rounding an operation, and the sum of two fp16 is not rounded before it is squared,
-as npu_add_rms_norm does. The mean is a sum times fp32(1 / n): the upper half of a row onto the
-lower one, and so on, slice by slice in slice_d. The scalar unit finds r, q and the scale, with two
-divisions; *fit* saturates and turns NaN into 0. That the scalar unit rounds a product before it
-adds epsilon is assumed.
+All is fp32, each operation rounded once, and the sum of two fp16 is not rounded before it is
+squared, unlike in npu_add_rms_norm. The mean is a sum times fp32(1 / n): the upper half of a row
+onto the lower one, and so on, slice by slice in slice_d. The scalar unit computes r, q and the
+scale, with two divisions; *fit* saturates and turns NaN into 0. That the scalar unit rounds a
+product before it adds epsilon is assumed.
 
 ==========  =============================================================================
 template    what it does
 ==========  =============================================================================
-normal      several rows a step, gamma and the smooth scales resident
-single_row  a row at a time, gamma loaded for each
+normal      several rows per step, with gamma and the smooth scales resident
+single_row  one row at a time, with gamma loaded for each
 slice_d     a row in slices, which go through a workspace
 ==========  =============================================================================
 
-The first that can, in this order. `template` may name another one, which overrules the choice, but
-not what a kernel has room for.
+The first of these that can runs. `template` may select another one, which overrides the choice, but
+not the room that a kernel needs.
 
 * A row whose z are all zero gives zeros and scale 0. One with an infinity gives zeros and NaN, but
-  slice_d leaves out slices whose largest is NaN: what is finite there saturates if it exceeds the
-  others' largest, and the scale is 0 if no slice is left.
-* y2 and scale2 come with both smooth scales, or as output_mask says; without a mask the template
-  normal computes the second in any case, and drops it, which takes its time. What is not asked for
-  comes back as a tensor without dimensions, undefined on a card and 0 here.
+  slice_d skips slices whose maximum is NaN: finite elements there saturate if they exceed the
+  others' maximum, and the scale is 0 if no slice is left.
+* y2 and scale2 are computed if both smooth scales are given, or as output_mask says; without a mask
+  the template normal computes the second in any case, and drops it, which takes time. Outputs that
+  are not requested are tensors without dimensions, undefined on a card and 0 here.
 
-Sources: ops-nn@e5c3fa9 norm/add_rms_norm_dynamic_quant, op_kernel and op_host. What is accepted is
-what the operator's document says (torch_npu-npu_add_rms_norm_dynamic_quant.md), on A2 and A3.
+Sources: ops-nn@e5c3fa9 norm/add_rms_norm_dynamic_quant, op_kernel and op_host. Accepted calls
+follow the operator's document (torch_npu-npu_add_rms_norm_dynamic_quant.md), on A2 and A3.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from npusim.ops.npu_add_rms_norm_dynamic_quant.templates import TEMPLATES
 # ---- what is accepted ----
 
 TARGETS = {None: INT8, "int8": INT8, "int4": INT4, "quint4x2": INT4}
-"""y_dtype -> what a row is quantised to."""
+"""y_dtype -> type to which a row is quantised."""
 
 
 def _row(kind: DType) -> ops.Row:
@@ -80,7 +80,7 @@ SUPPORT = tuple(map(_row, (FLOAT16, BFLOAT16)))
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     x1, x2, gamma = (contract.operand(name) for name in ("x1", "x2", "gamma"))
     smooth = contract.optional("smooth_scale1"), contract.optional("smooth_scale2")
     beta = contract.optional("beta")
@@ -114,7 +114,7 @@ def check(contract: ops.Contract) -> Problem:
 def _taken_outputs(
     contract: ops.Contract, smooth: tuple[Operand | None, Operand | None]
 ) -> tuple[bool, bool]:
-    """Whether y1 and y2 are asked for: by output_mask, or by which scales there are."""
+    """Whether y1 and y2 are requested: by output_mask, or by the scales given."""
     mask = contract.value("output_mask")
     if mask is None:
         contract.require(
@@ -138,7 +138,7 @@ def _taken_outputs(
 
 
 def _specs(x: TensorSpec, y: TensorSpec, both: tuple[Output, ...]) -> dict[str, TensorSpec]:
-    """What comes out; of what is not asked for a single number, which nobody writes."""
+    """The outputs; for those not requested a single number, which is not written."""
     rows = x.shape[:-1]
     return {
         **{each.y: y if each.is_taken else TensorSpec((), y.dtype) for each in both},
@@ -150,25 +150,25 @@ def _specs(x: TensorSpec, y: TensorSpec, both: tuple[Output, ...]) -> dict[str, 
 # ---- tiling: norm/add_rms_norm_dynamic_quant/op_host/arch22 ----
 
 MAX_STEP_ROWS = 16
-NORMAL_BYTES, NORMAL_ROW_BYTES, NORMAL_KEPT_BYTES = 16, 8, 768
-"""What normal takes of the buffer for a column of a row, for a row, and all in all."""
-SINGLE_ROW_BYTES, SINGLE_ROW_KEPT_BYTES = 16, 1024
+NORMAL_BYTES, NORMAL_ROW_BYTES, NORMAL_RESERVED_BYTES = 16, 8, 768
+"""Bytes of normal per column of a row, per row, and in total."""
+SINGLE_ROW_BYTES, SINGLE_ROW_RESERVED_BYTES = 16, 1024
 SLICE = {INT8: 8864, INT4: 8832}
 """Columns of a slice."""
 GROUP_ROWS = 128
-"""single_row stores the scales of so many rows together."""
+"""Rows whose scales single_row stores together."""
 
 
 def _templates(
     spec: DeviceSpec | None, columns: int, target: DType, *, has_beta: bool
 ) -> tuple[norm.Template, ...]:
-    """Which templates take rows of *columns*, and how."""
+    """The templates that can process rows of *columns*, and how."""
     ub_bytes, whole = norm.Machine.of(spec).ub_bytes, padded(columns, target)
     # gamma and two smooth scales, and beta
     vectors_bytes = 2 * whole * (4 if has_beta else 3)
-    room = max(0, ub_bytes - vectors_bytes - NORMAL_KEPT_BYTES)
+    room = max(0, ub_bytes - vectors_bytes - NORMAL_RESERVED_BYTES)
     rows = min(MAX_STEP_ROWS, room // (NORMAL_BYTES * whole + NORMAL_ROW_BYTES))
-    has_room = SINGLE_ROW_BYTES * whole + SINGLE_ROW_KEPT_BYTES <= ub_bytes
+    has_room = SINGLE_ROW_BYTES * whole + SINGLE_ROW_RESERVED_BYTES <= ub_bytes
     alone, piece = "a row fits, but not with its vectors", min(columns, SLICE[target])
     return (
         norm.Template("normal", "a row and its vectors fit", rows > 0, rows, columns),
@@ -178,18 +178,18 @@ def _templates(
 
 
 def tile(spec: DeviceSpec, p: Problem) -> norm.Plan:
-    """A step is what normal loads together, of single_row whose scales are stored together."""
+    """A step is what normal loads together, or in single_row rows whose scales are one store."""
     templates = _templates(spec, p.columns, p.target, has_beta=p.beta is not None)
     plan = norm.planned(templates, spec, p)
     if plan.template != "slice_d":
         return plan
-    # Each core has a row of fp32 for each output, again and again.
+    # Each core has a row of fp32 for each output, which it reuses.
     row_bytes = FLOAT32.nbytes(len(p.taken) * p.columns)
     return replace(plan, workspaces={"workspace": plan.block_dim * row_bytes})
 
 
 def build(spec: DeviceSpec, p: Problem, plan: norm.Plan) -> tuple[Block, ...]:
-    """One block a core; cores with as many rows share their program."""
+    """One block per core; cores with equally many rows share their program."""
     views = [p.matrix(name) for name in ("x1", "x2", "x")]
     for output in p.taken:
         views.append(GmView.of(output.y, p.target, p.rows, p.columns))
@@ -205,7 +205,7 @@ def build(spec: DeviceSpec, p: Problem, plan: norm.Plan) -> tuple[Block, ...]:
 
 
 def oracle(given: ops.Given) -> tuple[Array, Array, Array, Array, Array]:
-    """y1, y2, x, scale1 and scale2; an output that is not asked for is a single 0."""
+    """y1, y2, x, scale1 and scale2; an output that is not requested is a single 0."""
     x1, beta, target = given.x1, given.beta, TARGETS[given.y_dtype]
     columns = x1.shape[-1]
     templates = _templates(given.spec, columns, target, has_beta=beta is not None)
@@ -231,7 +231,7 @@ def oracle(given: ops.Given) -> tuple[Array, Array, Array, Array, Array]:
 def _quantised(
     values: Array, smooth: Array | None, target: DType, template: norm.Template
 ) -> tuple[Array, Array]:
-    """Each row of *values* scaled so that its largest element becomes 127 or 7, and the scales."""
+    """Rows of *values* scaled so that the largest magnitude becomes 127 or 7, and the scales."""
     if smooth is not None:
         values = values * smooth.astype(np.float32)
     factor = np.float32(LARGEST[target]) / _largest(np.abs(values), template)
@@ -240,7 +240,7 @@ def _quantised(
 
 
 def _largest(magnitudes: Array, template: norm.Template) -> Array:
-    """The largest of each row; slice_d takes that of a slice only if it is larger than before."""
+    """The maximum of each row; slice_d uses that of a slice only if it exceeds previous ones."""
     if template.name != "slice_d":
         return np.asarray(magnitudes.max(-1))
     largest = np.zeros(magnitudes.shape[:-1], np.float32)

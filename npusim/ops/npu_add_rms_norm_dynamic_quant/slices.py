@@ -21,16 +21,16 @@ class Slices(Steps):
         super().__init__(core, p)
         dtype, self.pitch = p.x.element, padded(plan.column_step, p.target)
         self.out, self.x_in = core.vecout(dtype, self.pitch), core.vecin(FLOAT32, self.pitch)
-        # A slice on its way to the workspace.
+        # A slice before it is stored to the workspace.
         self.wide_out = core.vecout(FLOAT32, self.pitch)
         self.z: dict[int, Local] = {}
-        """z of the first output and of the second; the other tiles have less to do."""
+        """z of the first output and of the second; the other tiles are scratch."""
         self.z[1], self.z[2], self.values = (core.tile(FLOAT32, self.pitch) for _ in range(3))
         self.scales_out = core.tiles(FLOAT32, 2 * FLOATS_PER_BLOCK, "scalar", "mte3")
         self.slices = plan.parts(p.columns)
 
     def group(self, x1: GmView, x2: GmView, x: GmView, *views: GmView) -> None:
-        """A row, from x1 and x2 to y."""
+        """Process a row, from x1 and x2 to y."""
         core, slices, kept, taken = self.core, self.slices, views[-1], self.p.taken
         core.alu("add", "sum", 0)
         for part in slices:
@@ -61,7 +61,7 @@ class Slices(Steps):
         return self.x_in.deque().as_dtype(views[0].dtype, len(views) * self.pitch)
 
     def add_up(self, x1: GmView, x2: GmView, x: GmView, exact: GmView) -> None:
-        """A slice of x1 and x2 added; the sum of its squares to register `sum`."""
+        """Add a slice of x1 and x2; the sum of its squares goes to register `sum`."""
         core, count = self.core, x.columns
         first, second, values = (each[:count] for each in (self.z[1], self.z[2], self.values))
         loaded = self.load(x1, x2)
@@ -86,7 +86,7 @@ class Slices(Steps):
         core.barrier("vector")
 
     def fetch(self, operand: Operand, part: slice) -> Local:
-        """A slice of a vector in fp32, where z of the second output comes."""
+        """Load a slice of a vector as fp32, into the buffer of z of the second output."""
         loaded = self.load(norm.vector_of(operand)[:, part])
         wide = self.z[2][: part.stop - part.start]
         self.core.cast(wide, loaded[: wide.count])
@@ -111,7 +111,8 @@ class Slices(Steps):
             core.emit(BinaryScalar("add", wide, z, 0.0))
             core.store_rows(self.wide_out, wide, kept[index : index + 1, :])
         for output in reversed(p.taken):
-            # M of the row so far: what is not larger, as a NaN, changes nothing.
+            # Running maximum of the row: a value that is not larger, such as NaN, does not change
+            # it.
             largest = f"absmax{output.number}"
             core.abs(values, self.z[output.number][:count])
             self.read_absmax("part", values)
@@ -119,7 +120,7 @@ class Slices(Steps):
             core.alu("select", largest, "is_larger", "part", largest)
 
     def fetch_smooth(self, part: slice) -> None:
-        """A slice of the smooth scales in fp32, each where z of its output comes."""
+        """Load a slice of the smooth scales as fp32, each into the buffer of z of its output."""
         core, count = self.core, part.stop - part.start
         given = [output for output in self.p.taken if output.smooth is not None]
         smooth = [norm.vector_of(each.smooth)[:, part] for each in given if each.smooth]
@@ -133,7 +134,7 @@ class Slices(Steps):
         core.barrier("vector")
 
     def quantise(self, kept: GmView, outputs: list[GmView]) -> None:
-        """z of a slice of each output times its factor, rounded."""
+        """Multiply z of a slice of each output by its factor, and round."""
         core, tile, count = self.core, self.out.alloc(), kept.columns
         y = tile.as_dtype(self.p.target, 2 * self.pitch)
         rooms, places = {1: self.values, 2: self.z[1]}, []
@@ -150,7 +151,7 @@ class Slices(Steps):
         self.out.free(tile)
 
     def store_scales(self, views: tuple[GmView, ...]) -> None:
-        """1 / factor of each output."""
+        """Store 1 / factor of each output."""
         core, scales = self.core, self.scales_out.alloc()
         for output in self.p.taken:
             core.alu("f32_div", "scale", 1.0, f"factor{output.number}")

@@ -1,4 +1,4 @@
-"""A call of npu_add_rms_norm_dynamic_quant, and what all its templates do to rows in fp32.
+"""A call of npu_add_rms_norm_dynamic_quant, and the fp32 steps shared by its templates.
 
 ops-nn@e5c3fa9 norm/add_rms_norm_dynamic_quant/op_kernel.
 """
@@ -23,7 +23,7 @@ class Output:
     """1 or 2."""
     smooth: Operand | None
     is_taken: bool
-    """Whether it is asked for."""
+    """Whether it is requested."""
 
     @property
     def y(self) -> str:
@@ -43,23 +43,23 @@ class Problem(norm.Problem):
     beta: Operand | None
     both: tuple[Output, Output]
     is_masked: bool
-    """Whether an output_mask says what is asked for: without one both are computed by normal."""
+    """Whether there is an output_mask: without one, normal computes both outputs."""
     target: DType
     """int8 or int4."""
 
     @property
     def taken(self) -> tuple[Output, ...]:
-        """The outputs that are asked for."""
+        """The outputs that are requested."""
         return tuple(output for output in self.both if output.is_taken)
 
 
 def padded(columns: int, target: DType) -> int:
-    """Columns of a row in the buffer: whole blocks of what comes out."""
+    """Columns of a row in the buffer: whole blocks of the output."""
     return align_up(columns, 64 if target is INT4 else 32)
 
 
 class Steps:
-    """What all templates do to rows in fp32."""
+    """The fp32 steps of all templates."""
 
     def __init__(self, core: NormCore, p: Problem) -> None:
         self.core, self.p = core, p

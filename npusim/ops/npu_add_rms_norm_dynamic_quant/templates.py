@@ -1,6 +1,6 @@
-"""The templates of npu_add_rms_norm_dynamic_quant: what the vendor's kernels do with rows.
+"""The templates of npu_add_rms_norm_dynamic_quant: how the vendor's kernels process rows.
 
-Each gets x1, x2 and x, and of the outputs that are asked for y and its scales.
+Each gets x1, x2 and x, and for the requested outputs y and its scales.
 
 ops-nn@e5c3fa9 norm/add_rms_norm_dynamic_quant/op_kernel.
 """
@@ -31,7 +31,7 @@ class SeveralRows(Steps):
         self.scale_room = align_up(plan.row_step, FLOATS_PER_BLOCK)
         self.scales = core.tile(FLOAT32, 2 * self.scale_room)
         self.vectors = {p.gamma: self.gamma}
-        """Where each vector is."""
+        """The buffer of each vector."""
         for output, tile in zip(p.both, smooth, strict=True):
             if output.smooth is not None:
                 self.vectors[output.smooth] = tile
@@ -39,12 +39,12 @@ class SeveralRows(Steps):
             self.vectors[p.beta] = self.beta
 
     def begin(self) -> None:
-        """Begin to load all vectors, for good; the flag of the first rows is for them, too."""
+        """Start to load all vectors, once; the flag of the first rows also covers them."""
         for operand, tile in self.vectors.items():
             self.core.fill(tile, norm.vector_of(operand))
 
     def group(self, x1: GmView, x2: GmView, x: GmView, *views: GmView) -> None:
-        """The rows of a step."""
+        """Process the rows of a step."""
         core, count = self.core, x.rows * self.pitch
         values, work = self.values[:count], self.work[:count]
         self.add(x1, x2, values, work)
@@ -65,7 +65,7 @@ class SeveralRows(Steps):
         self.store(*stored)
 
     def add(self, x1: GmView, x2: GmView, values: Local, work: Local) -> None:
-        """The sum of rows of x1 and x2, which lie behind those of x2, to fp32 *values*."""
+        """Write the sum of rows of x1 and x2, which follow those of x2, to fp32 *values*."""
         core, count, tile = self.core, values.count, self.x_in.alloc()
         loaded = tile.as_dtype(x1.dtype, 2 * count)
         first, second = loaded[count:], loaded[:count]
@@ -84,7 +84,7 @@ class SeveralRows(Steps):
         return (view.rows - 1) * self.pitch + view.columns
 
     def store(self, *stored: tuple[Local, GmView]) -> None:
-        """Store what is in the tile of `out`, and numbers that go with it."""
+        """Store the tile of `out`, and values that belong to it."""
         self.out.enque(self.out.only)
         self.out.deque()
         for place, view in stored:
@@ -92,12 +92,12 @@ class SeveralRows(Steps):
         self.out.free(self.out.only)
 
     def rows_of(self, plane: Local) -> list[Local]:
-        """The rows of *plane* `(rows, pitch)`, without what fills them up."""
+        """The rows of *plane* `(rows, pitch)`, without padding."""
         starts = range(0, plane.count, self.pitch)
         return [plane[start : start + self.columns] for start in starts]
 
     def scale(self, values: Local, work: Local) -> None:
-        """Each row of *values* times 1 / root, gamma, and beta added."""
+        """Multiply each row of *values* by 1 / root and gamma, and add beta."""
         core, rows = self.core, self.rows_of(values)
         core.mul(work, values, values)
         for row, squares in zip(rows, self.rows_of(work), strict=True):
@@ -115,11 +115,11 @@ class SeveralRows(Steps):
                 core.add(row, row, wide)
 
     def quantise(self, output: Output, z: Local, values: Local, y: Local, scales: Local) -> None:
-        """*values* as *output*, by way of *z*, and the scales of its rows.
+        """Quantise *values* for *output*, using *z*, and compute the scales of its rows.
 
-        The smooth scales are in fp32 where the rows came from; the vendor's kernel has those of the
-        first output where the last row of *z* comes, and nothing but the order of the program lets
-        the other rows read them first.
+        The fp32 smooth scales replace the loaded rows; in the vendor's kernel those of the first
+        output replace the last row of *z*, and only program order makes the other rows read them
+        first.
         """
         core, room = self.core, self.x_in.alloc()
         smooth: Local | float = 1.0
@@ -142,10 +142,10 @@ class SeveralRows(Steps):
 
 
 def normal(core: NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
-    """Several rows a step, which begin at whole blocks of what comes out.
+    """Several rows per step, which begin at whole blocks of the output.
 
-    Everything is single: x and what comes out leave from one tile, and where rows were loaded their
-    magnitudes come, so the next ones are loaded when the last factor has been applied.
+    Everything is single: x and the outputs are stored from one tile, and magnitudes replace the
+    loaded rows, so the next ones are loaded when the last factor has been applied.
     """
     steps = SeveralRows(core, p, plan)
     return norm.Kernel(steps.group, steps.begin)
@@ -160,18 +160,18 @@ class SingleRow(Steps):
         self.x_in, self.out = core.vecin(FLOAT32, self.pitch), core.vecout(dtype, self.pitch)
         self.values, self.work = (core.tile(FLOAT32, self.pitch)[: p.columns] for _ in range(2))
         self.kept_smooth = core.tile(dtype, self.pitch)
-        """The first smooth scales, which stay."""
+        """The first smooth scales, which stay resident."""
         self.scales_room = plan.row_step
         self.scales_out = core.vecout(FLOAT32, 2 * self.scales_room)
 
     def begin(self) -> None:
-        """Begin to load the first smooth scales; the flag of the first row is for them, too."""
+        """Start to load the first smooth scales; the flag of the first row also covers them."""
         smooth = self.p.both[0].smooth
         if smooth is not None:
             self.core.fill(self.kept_smooth, norm.vector_of(smooth))
 
     def group(self, x1: GmView, x2: GmView, x: GmView, *views: GmView) -> None:
-        """The rows whose scales leave together."""
+        """Process the rows whose scales are stored together."""
         core, scales, taken = self.core, self.scales_out.alloc(), self.p.taken
         for index in range(x.rows):
             row = slice(index, index + 1), slice(None)
@@ -198,17 +198,17 @@ class SingleRow(Steps):
         self.scales_out.free(scales)
 
     def load(self, operand: Operand) -> None:
-        """Begin to load a vector, where x1 and x2 were."""
+        """Start to load a vector, into the buffer of x1 and x2."""
         tile = self.x_in.alloc()
         self.core.fill(tile, norm.vector_of(operand))
         self.x_in.enque(tile)
 
     def loaded(self) -> Local:
-        """The vector, once it has come."""
+        """The vector, once it is loaded."""
         return self.x_in.deque().as_dtype(self.p.x.element, self.columns)
 
     def scale(self, x1: GmView, x2: GmView, x: GmView) -> None:
-        """The sum of a row times 1 / root and gamma, plus beta, to `values`."""
+        """Multiply the sum of a row by 1 / root and gamma, add beta, to `values`."""
         core, p, values, work, columns = self.core, self.p, self.values, self.work, self.columns
         both = self.x_in.only.as_dtype(x.dtype, 2 * self.pitch)
         core.load_pair(self.x_in, both[self.pitch :], x1, x2)
@@ -220,7 +220,7 @@ class SingleRow(Steps):
         rounded = self.out.alloc()[:columns]
         core.cast(rounded, values, "rint")
         core.store_rows(self.out, rounded, x)
-        # Loaded while the squares are added up.
+        # Loaded while the squares are summed.
         self.load(p.gamma)
         core.mul(work, values, values)
         self.root_of(work)
@@ -237,13 +237,13 @@ class SingleRow(Steps):
             self.load(p.both[1].smooth)
 
     def quantise_first(self, output: Output, y: Local, scale: Local) -> None:
-        """`values` as the first output; their magnitudes come in their place."""
+        """Quantise `values` as the first output; their magnitudes replace them."""
         self.smoothen(self.kept_smooth[: self.columns] if output.smooth else None)
         self.find_factor(self.values, scale)
         self.narrow(y, self.work)
 
     def quantise_second(self, output: Output, y: Local, scale: Local) -> None:
-        """`values` as the second output; their magnitudes come where its smooth scales were."""
+        """Quantise `values` as the second output; their magnitudes replace its smooth scales."""
         smooth = self.loaded() if output.smooth else None
         room = self.x_in.only if output.smooth else self.x_in.alloc()
         self.smoothen(smooth)
@@ -252,7 +252,7 @@ class SingleRow(Steps):
         self.narrow(y, self.work)
 
     def smoothen(self, smooth: Local | None) -> None:
-        """`values` times *smooth*, or 1, to `work`."""
+        """Write `values` times *smooth*, or 1, to `work`."""
         core, work = self.core, self.work
         if smooth is None:
             core.mul(work, self.values, 1.0)
@@ -261,7 +261,7 @@ class SingleRow(Steps):
         core.mul(work, self.values, work)
 
     def find_factor(self, magnitudes: Local, scale: Local) -> None:
-        """`work` times 127 / M; its *magnitudes* are overwritten."""
+        """Multiply `work` by 127 / M; its *magnitudes* are overwritten."""
         core = self.core
         core.abs(magnitudes, self.work)
         self.read_absmax("absmax", magnitudes)
@@ -271,23 +271,23 @@ class SingleRow(Steps):
 
 
 def single_row(core: NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
-    """A row at a time; x and y leave through one queue, the scales of 128 rows together.
+    """One row at a time; x and y are stored through one queue, the scales of 128 rows together.
 
-    gamma, beta and the second smooth scales are loaded for each row where x1 and x2 were. The
-    second output comes first. The vendor's kernel writes no barrier between what widens gamma and
-    the product with it.
+    gamma, beta and the second smooth scales are loaded for each row into the buffer of x1 and x2.
+    The second output comes first. The vendor's kernel has no barrier between widening gamma and the
+    product with it.
     """
     steps = SingleRow(core, p, plan)
     return norm.Kernel(steps.group, steps.begin)
 
 
 def slice_d(core: NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
-    """A row in slices, three times; all buffers are single.
+    """A row in slices, in three passes; all buffers are single.
 
-    First x1 and x2 are added, and the fp32 sum goes to a workspace; then the slices of it are
-    scaled, and z goes back to where they were; then they are quantised, and the scales leave. What
-    goes to the workspace and to x is copied into the queues it leaves by. The core has rows of its
-    own in the workspace, `(outputs, columns)`, the last view.
+    First x1 and x2 are added, and the fp32 sum goes to a workspace; then its slices are scaled, and
+    z replaces them; then they are quantised, and the scales stored. Data for the workspace and for
+    x is copied into output queues. The core has separate rows in the workspace, `(outputs,
+    columns)`, the last view.
     """
     return norm.Kernel(Slices(core, p, plan).group)
 

@@ -9,35 +9,35 @@
     t = (v * r) * f32(gamma) + f32(beta)                bf16; without beta the product alone
     y = fit(rint(t / f32(scale) + f32(zero_point)))     with div_mode False: t * f32(scale)
 
-One rounding an operation, to nearest, ties to even; *fit* saturates to int8 and turns NaN into 0.
-The squares are added up in 64 running sums and a tree of them, in split_d piece by piece, but of
-fp16 in single_n the upper half of a row onto the lower one. bf16 is squared and scaled as stored in
-single_n and with beta, else before it is rounded.
+Each operation rounds to nearest, ties to even; *fit* saturates to int8 and turns NaN into 0. The
+squares are summed in 64 running sums and a tree of them, in split_d piece by piece; fp16 in
+single_n instead adds the upper half of a row onto the lower one. bf16 is squared and scaled as
+stored in single_n and with beta, otherwise before it is rounded.
 
 ========  ===============================================================================
 template  what it does
 ========  ===============================================================================
-single_n  a row a core: what can be loaded and stored meanwhile is; not on 310P
-normal    a row at a time
-split_d   a row in pieces, x1 and x2 loaded and added twice
+single_n  one row per core: loads and stores overlap as far as possible; not on 310P
+normal    one row at a time
+split_d   a row in pieces, with x1 and x2 loaded and added twice
 ========  ===============================================================================
 
-The first that can, in this order. On A2 and A3 `template` may name another one, which overrules the
-choice, but not what a kernel has room for. The vendor's tiling keeps what it found of beta and of a
-second scale for later calls of a process; here each call is the first one.
+The first of these that can runs. On A2 and A3 `template` may select another one, which overrides
+the choice, but not the room that a kernel needs. The vendor's tiling remembers the presence of beta
+and of a second scale for later calls of a process; here each call is the first one.
 
-With one scale and one zero point, beta, no second scales, and div_mode, another kernel takes the
+With one scale and one zero point, beta, no second scales, and div_mode, another kernel runs the
 call: all of it is fp32, unrounded, and t is multiplied by 1 / scale.
 
 * A row with an infinity gives 0 there, and elsewhere what zeros give; one with a NaN gives zeros.
-* y2 without scales2 is not written: undefined on a card, and 0 here; zero_points2 is then not read.
+* y2 without scales2 is not written: undefined on a card, and 0 here; zero_points2 is then ignored.
 * An x1 or gamma without elements gives empty outputs, and no kernel runs.
 
 Sources: ops-nn@e5c3fa9 norm/add_rms_norm_quant and add_rms_norm_quant_v2, op_kernel and op_host.
-What is accepted is what the operator's document says (torch_npu-npu_add_rms_norm_quant.md): bf16
-with scales in fp32 and zero points in int32, which the kernels have and the document does not name,
-is warned of. axis must be -1; dst_type is int8, which is its default; rows have 32 elements at
-least on 310P, and so has what is left of them after whole pieces.
+Accepted calls follow the operator's document (torch_npu-npu_add_rms_norm_quant.md): bf16 with
+scales in fp32 and zero points in int32, which the kernels support and the document does not list,
+gives a warning. axis must be -1; dst_type is int8, its default; on 310P rows have at least 32
+elements, and so has the remainder after whole pieces.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from npusim.ops.npu_add_rms_norm_quant.templates import TEMPLATES
 # ---- what is accepted ----
 
 COLUMNS_310P = 32
-"""310P takes rows of a block of int8 at least."""
+"""310P accepts rows of at least a block of int8."""
 
 
 def _row(on: tuple[str, ...], element: DType, scale: DType, point: DType) -> ops.Row:
@@ -87,7 +87,7 @@ SUPPORT = (
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     x1, x2, gamma = (contract.operand(name) for name in ("x1", "x2", "gamma"))
     beta, scales1 = contract.optional("beta"), contract.operand("scales1")
     scales2 = contract.optional("scales2")
@@ -146,15 +146,15 @@ def check(contract: ops.Contract) -> Problem:
 # ---- tiling: norm/add_rms_norm_quant/op_host/add_rms_norm_quant_tiling.cpp ----
 
 PLAIN_NORMAL, PLAIN_SINGLE, PLAIN_PIECE = 8192, 12224, 7680
-"""Columns that fit with neither beta nor second scales."""
-NORMAL_BYTES, NORMAL_KEPT_BYTES = 20, 256
-PIECE_BYTES, PIECE_KEPT_BYTES = 22, 2560
+"""Columns that fit without beta and second scales."""
+NORMAL_BYTES, NORMAL_RESERVED_BYTES = 20, 256
+PIECE_BYTES, PIECE_RESERVED_BYTES = 22, 2560
 SINGLE_BYTES = 20
-"""What the templates take of the buffer for a column without these operands, and all in all."""
+"""Bytes of the templates per column without these operands, and in total."""
 UNIT = 32
 """Limits are multiples of 32 columns."""
 GROUP_ROWS = 64
-"""split_d takes so many rows, a piece of all of them after the other."""
+"""Rows that split_d processes together, piece by piece."""
 
 
 def _templates(
@@ -163,17 +163,17 @@ def _templates(
     gamma: Operand | Array,
     optional: OptionalVectors,
 ) -> tuple[norm.Template, ...]:
-    """Which templates take rows of *x1*, and how."""
+    """The templates that can process rows of *x1*, and how."""
     machine, columns = norm.Machine.of(spec), max(1, prod(gamma.shape))
-    normal, single, room = PLAIN_NORMAL, PLAIN_SINGLE, machine.ub_bytes - norm.KEPT_BYTES
+    normal, single, room = PLAIN_NORMAL, PLAIN_SINGLE, machine.ub_bytes - norm.RESERVED_BYTES
     piece = align_up(ceil_div(columns, ceil_div(columns, PLAIN_PIECE)), 16)
     has_points1, has_beta, has_second, has_points2 = (each is not None for each in optional)
     if has_beta or has_second:
         second_bytes = has_second * (4 + 4 * has_points2)
         row_bytes = 4 + 4 * has_points1 + 2 * has_beta + second_bytes + 2 * has_second
-        normal = align_down((room - NORMAL_KEPT_BYTES) // (NORMAL_BYTES + row_bytes), UNIT)
+        normal = align_down((room - NORMAL_RESERVED_BYTES) // (NORMAL_BYTES + row_bytes), UNIT)
         single = align_down(room // (SINGLE_BYTES + second_bytes), UNIT)
-        piece = align_down((room - PIECE_KEPT_BYTES) // (PIECE_BYTES + row_bytes), UNIT)
+        piece = align_down((room - PIECE_RESERVED_BYTES) // (PIECE_BYTES + row_bytes), UNIT)
     is_few = prod(x1.shape) // columns <= machine.cores and not machine.is_310p
     few = f"no more rows than the {machine.cores} cores, of at most {single} elements"
     piece_step = min(columns, piece)
@@ -186,16 +186,16 @@ def _templates(
 
 
 def tile(spec: DeviceSpec, p: Problem) -> norm.Plan:
-    """A step is the rows of which split_d adds up the squares before it scales them; else a row.
+    """A step is the rows whose squares split_d sums before it scales them; otherwise one row.
 
-    The kernel for a single scale is tiled as the one for a scale a column (ops-nn@e5c3fa9
+    The kernel for a single scale is tiled like the one for a scale per column (ops-nn@e5c3fa9
     norm/add_rms_norm_quant/op_host/add_rms_norm_quant_tiling.cpp:286-296).
     """
     return norm.planned(_templates(spec, p.x, p.gamma, p.optional), spec, p)
 
 
 def build(spec: DeviceSpec, p: Problem, plan: norm.Plan) -> tuple[Block, ...]:
-    """One block a core; cores with as many rows share their program."""
+    """One block per core; cores with equally many rows share their program."""
     output, y2 = (GmView.of(name, INT8, p.rows, p.columns) for name in ("output", "y2"))
     views = [p.matrix("x1"), p.matrix("x2"), output, p.matrix("x")]
     if p.optional.scales2 is not None:

@@ -1,4 +1,4 @@
-"""The template single_n of npu_add_rms_norm_quant: the one row of a core, flags by hand."""
+"""The template single_n of npu_add_rms_norm_quant: the only row of a core, explicit flags."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from npusim.ops.npu_add_rms_norm_quant.steps import Problem, Quantiser
 
 
 class SingleRow(Quantiser):
-    """The row of a core that has one, whose flags single_n sets and awaits by itself.
+    """The only row of a core; single_n sets and waits for its flags explicitly.
 
-    x1 and x2 are where x and gamma are later; squares begin with 1 / root, and the first scales are
-    where y is.
+    x and gamma later use the buffers of x1 and x2; squares begin with 1 / root, and the first
+    scales use the buffer of y.
     """
 
     FIRST, SECOND, SCALES, BETA = range(4)
-    """Events of loads: to where x1 and x2 are, of the first scales, and of beta."""
+    """Events of loads: into the buffers of x1 and x2, of the first scales, and of beta."""
 
     def __init__(self, core: NormCore, p: Problem, plan: norm.Plan) -> None:
         super().__init__(core, p, plan)
@@ -33,19 +33,19 @@ class SingleRow(Quantiser):
         both = core.tile(dtype, 2 * room)
         self.first, self.second = both[:count], both[room : room + count]
         self.over_both = both.as_dtype(FLOAT32, count)
-        """fp32 where x1 and x2 were."""
+        """fp32 over x1 and x2."""
         self.values = core.tile(FLOAT32, room)[:count]
         self.squares, self.scales = core.tile(FLOAT32, room), core.tile(FLOAT32, room)
         self.lanes = self.scales[:FLOATS_PER_REPEAT]
         has_second = optional.scales2 is not None
         self.spare = core.tile(FLOAT32, room) if has_second or optional.beta is not None else None
-        """beta, and later what becomes of the row for the second output."""
+        """beta, and later the row for the second output."""
         self.scales2 = core.tile(FLOAT32, room) if has_second else None
         has_points = has_second and optional.zero_points2 is not None
         self.points2 = core.tile(FLOAT32, room) if has_points else None
 
     def begin(self) -> None:
-        """beta, on its way, and the vectors of the second output."""
+        """Start to load beta, and the vectors of the second output."""
         core, optional = self.core, self.p.optional
         if optional.beta is not None and self.spare is not None:
             core.fill(self.spare.as_dtype(self.p.x.element), norm.vector_of(optional.beta))
@@ -56,17 +56,17 @@ class SingleRow(Quantiser):
                 self.fetch(self.points2, optional.zero_points2)
 
     def load(self, tile: Local, operand: Operand, event: int) -> None:
-        """Begin to load *operand* to the end of *tile*."""
+        """Start to load *operand* to the end of *tile*."""
         self.fill(tile, operand)
         self.core.set_flag("mte2", "vector", event)
 
     def store(self, tile: Local, view: GmView) -> None:
-        """Begin to store *tile* to *view* once the vector pipe is done."""
+        """Start to store *tile* to *view* when the vector pipe has finished."""
         self.core.sync("vector", "mte3")
         self.core.data_copy(view.operand, tile)
 
     def row(self, x1: GmView, x2: GmView, output: GmView, x: GmView, *y2: GmView) -> None:
-        """The row, from x1 and x2 to both outputs."""
+        """Process the row, from x1 and x2 to both outputs."""
         core, values, work = self.core, self.values, self.squares[: self.p.columns]
         self.add(x1, x2)
         core.sync("vector", "mte2")
@@ -85,7 +85,7 @@ class SingleRow(Quantiser):
         self.scale_in_half() if self.in_half else self.scale(work)
         self.plus_beta_if_given(work)
         if not self.in_half:
-            # Awaited before the first zero points come where the squares are.
+            # The first zero points are loaded over the squares after this.
             core.set_flag("vector", "mte2", self.FIRST)
             self.await_scales()
         if self.scales2 is not None:
@@ -97,7 +97,7 @@ class SingleRow(Quantiser):
         self.store(out, output)
 
     def add(self, x1: GmView, x2: GmView) -> None:
-        """The sum of *x1* and *x2* where x1 was, rounded; but of fp16 as such also in `values`."""
+        """Write the rounded sum of *x1* and *x2* over x1; an fp16 sum also goes to `values`."""
         core, first, second, values = self.core, self.first, self.second, self.values
         for tile, view, event in ((first, x1, self.FIRST), (second, x2, self.SECOND)):
             core.fill(tile, view)
@@ -115,9 +115,9 @@ class SingleRow(Quantiser):
         core.cast(first, values)
 
     def root_of_row(self, squares: Local) -> Local:
-        """1 / root of the row, `(1,)`, where *squares* begin; fp16 is added up by halves.
+        """1 / root of the row, `(1,)`, at the start of *squares*; fp16 is summed by halves.
 
-        Its ones are where the row is in fp32, which is then widened once more.
+        Its ones overwrite the row in fp32, which is then widened again.
         """
         core, values = self.core, self.values
         if not self.in_half:
@@ -130,7 +130,7 @@ class SingleRow(Quantiser):
         return squares[:1]
 
     def scale_in_half(self) -> None:
-        """fp16 times register `root`, rounded, and times gamma, rounded, as fp32 to `values`."""
+        """fp16 times register `root`, rounded, times gamma, rounded, as fp32 to `values`."""
         core, first, values = self.core, self.first, self.values
         core.set_flag("scalar", "mte2", self.FIRST)
         core.mul(values, values, "root")
@@ -141,7 +141,7 @@ class SingleRow(Quantiser):
         core.cast(values, first)
 
     def scale(self, work: Local) -> None:
-        """`values` times register `root` and gamma; the first scales come where sums were."""
+        """Multiply `values` by register `root` and gamma; the first scales replace the sums."""
         core, values = self.core, self.values
         core.sync("vector", "mte2")
         if not self.p.per_tensor:
@@ -153,7 +153,7 @@ class SingleRow(Quantiser):
         core.mul(values, values, work)
 
     def plus_beta_if_given(self, work: Local) -> None:
-        """`values` plus beta."""
+        """Add beta to `values`, if given."""
         if self.p.optional.beta is None or self.spare is None:
             return
         core = self.core
@@ -169,7 +169,7 @@ class SingleRow(Quantiser):
             self.core.wait_flag("mte2", "vector", self.SCALES)
 
     def store_second(self, y2: GmView) -> None:
-        """The second output, which leaves from where its scales were."""
+        """Store the second output, from the buffer of its scales."""
         core, values = self.core, self.values
         assert self.spare is not None
         assert self.scales2 is not None
@@ -180,7 +180,7 @@ class SingleRow(Quantiser):
         self.store(self.narrow(self.scales2, scaled), y2)
 
     def scale_first(self, work: Local) -> None:
-        """`values` by the first scales, plus their zero points, which come where *work* is."""
+        """Scale `values` by the first scales, plus zero points, which are loaded into *work*."""
         core, values, points = self.core, self.values, self.p.optional.zero_points1
         if self.p.per_tensor:
             self.read_inverse(self.p.scales1)
@@ -202,10 +202,10 @@ class SingleRow(Quantiser):
 
 
 def single_n(core: NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
-    """The one row of a core. x and y leave from where x1 was, gamma comes where x2 was.
+    """The only row of a core. x and y are stored from the buffer of x1, gamma replaces x2.
 
-    The first scales are loaded while squares are added up, their zero points where the squares
-    were; beta, second scales and zero points before the row.
+    The first scales are loaded while squares are summed, their zero points over the squares; beta,
+    second scales and zero points before the row.
     """
     here = SingleRow(core, p, plan)
     return norm.Kernel(here.row, here.begin)

@@ -1,4 +1,4 @@
-"""What npu_add_rms_norm_quant is asked for, and the steps that its templates share."""
+"""A call of npu_add_rms_norm_quant, and the steps shared by its templates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from npusim.ops._rms_norm.core import NormCore, Rounding, upper_half
 
 
 class OptionalVectors(NamedTuple):
-    """The operands that need not be given, or arrays in their place."""
+    """The optional operands, or arrays in place of them."""
 
     zero_points1: Any
     beta: Any
@@ -28,7 +28,7 @@ class OptionalVectors(NamedTuple):
     zero_points2: Any
 
     def are_for_one_scale(self, x1: Any, gamma: Any, scales1: Any, *, divides: bool) -> bool:
-        """Whether the kernel for a single scale takes the call.
+        """Whether the kernel for a single scale runs the call.
 
         ops-nn@e5c3fa9 norm/add_rms_norm_quant_v2/op_host/op_api/aclnn_add_rms_norm_quant_v2.cpp.
         """
@@ -45,9 +45,9 @@ class Problem(norm.Problem):
     scales1: Operand
     optional: OptionalVectors
     divides: bool
-    """Whether elements are divided by the scales, not multiplied."""
+    """Whether elements are divided by the scales rather than multiplied."""
     per_tensor: bool
-    """Whether the kernel for a single scale takes the call."""
+    """Whether the kernel for a single scale runs the call."""
 
     @property
     def quantisers(self) -> tuple[tuple[Operand, Operand | None], ...]:
@@ -60,12 +60,12 @@ class Problem(norm.Problem):
 
 
 class Quantiser:
-    """What is done to a row once its root is known."""
+    """The steps for a row after its root is known."""
 
     def __init__(self, core: NormCore, p: Problem, plan: norm.Plan) -> None:
         self.core, self.p, self.room = core, p, whole_blocks(plan.room, p.x.element)
         self.in_half = p.x.element is FLOAT16 and not p.per_tensor
-        """Whether fp16 is added and multiplied by gamma as such."""
+        """Whether fp16 is added and multiplied by gamma in fp16."""
         is_late = plan.template == "single_n" or p.optional.beta is not None
         self.rounding = Rounding(is_exact=not is_late or p.per_tensor, in_half=self.in_half)
 
@@ -77,21 +77,21 @@ class Quantiser:
         core.fill(upper_half(tile, view.dtype), view)
 
     def widen(self, tile: Local, operand: Operand, part: slice = slice(None)) -> None:
-        """What `fill` brought, to the type of *tile* and to its start."""
+        """Convert what `fill` loaded to the type of *tile*, at its start."""
         view = norm.vector_of(operand)[:, part]
         if view.dtype is not tile.dtype:
             loaded = upper_half(tile, view.dtype)
             self.core.cast(tile[: view.columns], loaded[: view.columns])
 
     def fetch(self, tile: Local, operand: Operand, part: slice = slice(None)) -> None:
-        """Load columns *part* of *operand*; what is to be widened is awaited, and widened."""
+        """Load columns *part* of *operand*; wait for it and widen it if necessary."""
         self.fill(tile, operand, part)
         if operand.element is not tile.dtype:
             self.core.sync("mte2", "vector")
             self.widen(tile, operand, part)
 
     def read_inverse(self, scale: Operand) -> None:
-        """1 / the only scale, which the scalar unit reads in global memory, into `inverse`."""
+        """Compute 1 / the only scale, read from global memory by the scalar unit, in `inverse`."""
         core = self.core
         here = norm.vector_of(scale).operand
         core.emit(ScalarLoadGlobal("scale", here, scale.element))
@@ -103,7 +103,7 @@ class Quantiser:
     # ---- a row ----
 
     def times_gamma(self, values: Local, gamma: Local, work: Local) -> None:
-        """*values* times register `root` and *gamma*; fp16 is rounded before and behind."""
+        """Multiply *values* by register `root` and *gamma*; fp16 is rounded before and after."""
         core = self.core
         core.mul(values, values, "root")
         if self.in_half:
@@ -116,12 +116,12 @@ class Quantiser:
             core.mul(values, work, values)
 
     def plus_beta(self, values: Local, beta: Local, work: Local) -> None:
-        """*values* plus *beta*, by way of *work*."""
+        """Add *beta* to *values*, using *work*."""
         self.core.cast(work, beta[: values.count])
         self.core.add(values, values, work)
 
     def scale_by(self, dst: Local, values: Local, scales: Local) -> None:
-        """*values* by *scales*, to *dst*."""
+        """Scale *values* by *scales*, to *dst*."""
         (self.core.div if self.p.divides else self.core.mul)(dst, values, scales[: values.count])
 
     def narrow(self, out: Local, values: Local) -> Local:

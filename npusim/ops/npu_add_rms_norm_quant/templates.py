@@ -1,8 +1,8 @@
-"""The templates of npu_add_rms_norm_quant: what the vendor's kernels do with the rows of a core.
+"""The templates of npu_add_rms_norm_quant: how the vendor's kernels process the rows of a core.
 
-ops-nn@e5c3fa9 norm/add_rms_norm_quant/op_kernel, and norm/add_rms_norm_quant_v2, which takes a
+ops-nn@e5c3fa9 norm/add_rms_norm_quant/op_kernel, and norm/add_rms_norm_quant_v2, which accepts a
 single scale with the same templates. They read as many scales and zero points as a row has columns,
-which lie beyond the only one; here that one is read, and once, before the first row.
+past the only one; here only that one is read, once, before the first row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from npusim.ops.npu_add_rms_norm_quant.steps import Problem, Quantiser
 
 
 class Second(NamedTuple):
-    """What the second output takes of the buffer."""
+    """Buffers of the second output."""
 
     scaled: Local
     y_out: TileQueue
@@ -32,9 +32,9 @@ class Second(NamedTuple):
 
 
 class Vectors(Quantiser):
-    """Scales and zero points that stay in the buffer, in fp32, and what is done with them.
+    """Scales and zero points that stay in the buffer, in fp32, and how they are applied.
 
-    Those of the second output are its own; an only scale is in a register.
+    Those of the second output are separate; a single scale is in a register.
     """
 
     scales: Local
@@ -46,7 +46,7 @@ class Vectors(Quantiser):
         return None if operand is None else self.core.tile(FLOAT32, self.room)
 
     def claim_second(self) -> Second | None:
-        """What the second output takes, if there are scales for it."""
+        """The buffers of the second output, if there are scales for it."""
         core, optional = self.core, self.p.optional
         if optional.scales2 is None:
             return None
@@ -55,12 +55,12 @@ class Vectors(Quantiser):
         return Second(scaled, y_out, scales, self.tile_for(optional.zero_points2))
 
     def begin(self) -> None:
-        """1 / the only scale into its register."""
+        """Compute 1 / the only scale in its register."""
         if self.p.per_tensor:
             self.read_inverse(self.p.scales1)
 
     def fetch_vectors(self, part: slice = slice(None)) -> None:
-        """Load columns *part* of scales and zero points; of the only zero point, all."""
+        """Load columns *part* of scales and zero points; of a single zero point, all."""
         p, optional, second = self.p, self.p.optional, self.second
         wanted = [(self.points, optional.zero_points1)]
         if not p.per_tensor:
@@ -72,7 +72,7 @@ class Vectors(Quantiser):
                 self.fetch(tile, operand, slice(None) if p.per_tensor else part)
 
     def quantise_second(self, values: Local) -> Local | None:
-        """*values* as the second output, in a tile of its queue."""
+        """Quantise *values* as the second output, in a tile of its queue."""
         if self.second is None:
             return None
         scaled, y_out, scales, points = self.second
@@ -83,7 +83,7 @@ class Vectors(Quantiser):
         return self.narrow(y_out.alloc(), scaled)
 
     def scale_first(self, values: Local) -> None:
-        """*values* by the first scales, plus their zero points, for the first output."""
+        """Scale *values* by the first scales, plus their zero points, for the first output."""
         core, points = self.core, self.points
         if not self.p.per_tensor:
             self.scale_by(values, values, self.scales)
@@ -117,7 +117,7 @@ class Rows(Vectors):
         )
 
     def begin(self) -> None:
-        """All vectors, for good."""
+        """Load all vectors, once."""
         super().begin()
         self.fetch(self.gamma, self.p.gamma)
         if self.beta is not None and self.p.optional.beta is not None:
@@ -126,7 +126,7 @@ class Rows(Vectors):
         self.core.sync("mte2", "vector")
 
     def row(self, x1: GmView, x2: GmView, output: GmView, x: GmView, *y2: GmView) -> None:
-        """A row, from x1 and x2 to both outputs."""
+        """Process a row, from x1 and x2 to both outputs."""
         core = self.core
         values, work = self.residual(x1, x2, x)
         core.read_root(core.root_of_row(values, work, self.lanes, one_by_one=True))
@@ -134,7 +134,7 @@ class Rows(Vectors):
         if self.beta is not None:
             core.barrier("mte2")
             self.plus_beta(values, self.beta, work)
-        # The next row may come.
+        # The next row may be loaded.
         core.sync("vector", "mte2")
         second = self.quantise_second(values)
         self.scale_first(values)
@@ -144,10 +144,10 @@ class Rows(Vectors):
 
 
 def normal(core: NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
-    """A row at a time. All vectors stay in the buffer, scales and zero points in fp32.
+    """One row at a time. All vectors stay in the buffer, scales and zero points in fp32.
 
-    x2 is loaded where the squares come later. The queue of the first output carries x, and then y;
-    all queues are single.
+    x2 is loaded into the later buffer of squares. The queue of the first output carries x, and then
+    y; all queues are single.
     """
     rows = Rows(core, p, plan)
     return norm.Kernel(rows.row, rows.begin)
@@ -174,7 +174,7 @@ class Pieces(Vectors):
         self.parts = plan.parts(p.columns)
 
     def group(self, x1: GmView, x2: GmView, output: GmView, x: GmView, *y2: GmView) -> None:
-        """Rows whose squares are added up before they are scaled."""
+        """Process rows whose squares are summed before they are scaled."""
         core, roots = self.core, self.roots[: x.rows]
         self.residual.roots_of_parts(roots, self.sums, self.parts, x1, x2, x)
         for part in self.parts:
@@ -197,13 +197,13 @@ class Pieces(Vectors):
                 queue.free(tile)
 
     def store(self, queue: TileQueue, out: Local, view: GmView) -> None:
-        """Store *out* while nothing else goes on."""
+        """Store *out* while all pipes wait."""
         self.core.barrier()
         self.core.store(queue, out, view)
         self.core.barrier()
 
     def load_vectors(self, part: slice) -> dict[TileQueue, Local]:
-        """Columns *part* of every vector; those that come in queues are returned."""
+        """Load columns *part* of every vector; return those that come in queues."""
         core, vectors = (
             self.core,
             ((self.gamma_in, self.p.gamma), (self.beta_in, self.p.optional.beta)),
@@ -220,9 +220,9 @@ class Pieces(Vectors):
 def split_d(core: NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     """Rows in pieces, loaded and added twice; all buffers are single.
 
-    First the sums of up to 64 rows, a piece of all of them after the other; then 1 / root of all;
-    then a piece of every vector, and of all rows once more. x is stored both times, and all pipes
-    wait around each store of y.
+    First the sums of up to 64 rows, each piece for all of them; then 1 / root of all; then a piece
+    of every vector, and of all rows again. x is stored both times, and all pipes wait around each
+    store of y.
     """
     pieces = Pieces(core, p, plan)
     return norm.Kernel(pieces.group, pieces.begin)

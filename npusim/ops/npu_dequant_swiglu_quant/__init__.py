@@ -2,17 +2,17 @@
 
 .. code-block:: text
 
-    v = f32(x) * weight_scale * activation_scale + bias     x of int32; a bias of int32 comes first
+    v = f32(x) * weight_scale * activation_scale + bias     x of int32; an int32 bias is added first
     a, b = the halves of v, the second one activated unless activate_left
     z = (a / (exp(-a) + 1)) * b
     quant_mode 1    z = z * quant_scale,  M = max|z| of a row
                     scale = M / 127,  y = fit(round(z * (1 / scale)))
         groups      scale = M * f32(1 / 127),  y = fit(round(z / scale))
-    quant_mode 0    y = fit(round(z / quant_scale + quant_offset)),  one number: z * (1 / it)
+    quant_mode 0    y = fit(round(z / quant_scale + quant_offset)),  one scale: z * (1 / scale)
 
-All in fp32, one rounding an operation to nearest, ties to even; *fit* saturates and turns NaN into
-0. What precision Exp has is not public: the nearest number is assumed. With a group_index, the
-number of rows of each group, groups have their own scales and bias, and swiglu_mode 1 and 2
+All in fp32, rounded after each operation to nearest, ties to even; *fit* saturates and turns NaN
+into 0. The precision of Exp is not public: the nearest value is assumed. With a group_index, the
+number of rows of each group, each group has its own scales and bias, and swiglu_mode 1 and 2
 
 .. code-block:: text
 
@@ -20,13 +20,13 @@ number of rows of each group, groups have their own scales and bias, and swiglu_
     mode 1, 2       b = max(min(b, clamp_limit), -clamp_limit) + glu_bias,  a = min(a, clamp_limit)
                     z = b * (a / (exp(a * -glu_alpha) + 1))
 
-* With quant_mode 0 no kernel writes the scale, and rows that no group counts are written by nobody:
-  both are zero here, where a card has what lay in memory.
-* A row with an infinity becomes zeros and its scale infinite, one with a NaN zeros and NaN.
-* Without a group_index the kernels do not read swiglu_mode: what is given is warned of, as are
+* With quant_mode 0 no kernel writes the scale, and rows that no group counts are never written:
+  both are zero here, where a card returns what the memory held.
+* A row with an infinity gives zeros and an infinite scale, one with a NaN zeros and a NaN scale.
+* Without a group_index the kernels do not read swiglu_mode: giving one only causes a warning, as do
   dst_type, round_mode and activate_dim, which only later chips read.
-* Half rows with a group_index are multiples of 64: beyond it the kernel's step from row to row
-  would leave out half a repeat (assumed). One scale of 0 divides as 1 there.
+* With a group_index half rows are multiples of 64: otherwise the kernel's step from row to row
+  would skip half a repeat (assumed). A single scale of 0 counts as 1 there.
 
 Sources: ops-nn@e5c3fa9 quant/dequant_swiglu_quant, op_kernel and op_host; op-plugin@517f2e7 for the
 function. Atlas inference has no such kernel.
@@ -53,7 +53,7 @@ __all__ = ["OPERATOR", "build", "oracle"]
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """One block a core, by the kernel of groups or that of rows."""
+    """Build one block for each core, with the kernel for groups or the one for rows."""
     core = VectorCore("npu_dequant_swiglu_quant", spec)
     return (groups.build if p.group_index is not None else rows.build)(core, p, plan)
 
@@ -66,7 +66,7 @@ F32 = np.float32
 def oracle(given: ops.Given) -> tuple[Array, Array]:
     """int8 `(..., columns)` of x `(..., 2 x columns)`, and scales `(...)`, float32.
 
-    What no kernel writes is zero: scales with quant_mode 0, and rows that no group counts.
+    What no kernel writes is zero: the scales with quant_mode 0, and rows that no group counts.
     """
     x, group_index, swiglu_mode = given.x, given.group_index, given.swiglu_mode
     activation_scale = given.activation_scale
@@ -98,12 +98,12 @@ def oracle(given: ops.Given) -> tuple[Array, Array]:
 
 
 def _of_rows(group: Array, groups: int, numbers: Array | None) -> Array | None:
-    """Those of each row's group, `(rows, columns)` or `(rows, 1)`."""
+    """The values for each row's group, `(rows, columns)` or `(rows, 1)`."""
     return None if numbers is None else numbers.reshape(groups, -1)[group]
 
 
 def _dequantised(rows: Array, weight: Array | None, act: Array | None, bias: Array | None) -> Array:
-    """`(rows, width)` in fp32; a bias of int32 is added before, any other at last."""
+    """`(rows, width)` in fp32; a bias of int32 is added first, any other last."""
     if bias is not None and bias.dtype == np.int32:
         rows, bias = rows + bias, None
     values = rows.astype(F32)
@@ -131,7 +131,7 @@ def _gated(a: Array, b: Array, limit: np.float32, alpha: np.float32, beta: np.fl
 
 
 def _dynamic(z: Array, *, by_division: bool) -> tuple[Array, Array]:
-    """Rows scaled to 127, and their scales: the kernels differ in the last bit."""
+    """Scale rows to 127; also returns the scales. The kernels differ in the last bit."""
     largest = np.abs(z).max(axis=1, initial=0)
     if by_division:
         scale = largest * F32(1 / 127)
@@ -146,7 +146,7 @@ def _static(z: Array, scale: Array | None, offset: Array | None, *, in_groups: b
     factors, points = scale.astype(F32), offset.astype(F32)
     if factors.shape[1] == z.shape[1] > 1:
         return np.asarray(z / factors + points)
-    # One number a row: the scalar unit inverts it, and that of a group unless it is 0.
+    # One scale for a row: the scalar unit inverts it; for groups only unless it is 0.
     inverse = np.where((factors == 0) & in_groups, F32(1), F32(1) / factors)
     return np.asarray(z * inverse + points)
 
@@ -166,7 +166,7 @@ TORCH = ops.TorchFunction(
     "int quant_mode=0, int? dst_type=None, int? round_mode=None, int? activate_dim=None, "
     "int swiglu_mode=0, float clamp_limit=7.0, float glu_alpha=1.702, float glu_bias=1.0) -> "
     "(Tensor, Tensor)",
-    # Assumed: that a swiglu_mode makes torch_npu call the second version.
+    # Assumed: with a swiglu_mode torch_npu calls the second version.
     aclnn=lambda given: f"aclnnDequantSwigluQuant{'V2' if given['swiglu_mode'] else ''}",
     outputs=lambda given, _: (
         (_halved(given), "int8"),

@@ -20,19 +20,19 @@ __all__ = ["SUPPORT", "Problem", "check", "max_columns"]
 
 FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
 LARGEST = float(np.finfo(np.float32).max)
-"""What attributes may be: numbers of fp32."""
-KEPT_BYTES = 1124
-"""Bytes of the unified buffer without tiles: 1024 and 32, and 68 of a row whatever its length."""
+"""The largest attribute that fp32 holds."""
+RESERVED_BYTES = 1124
+"""Bytes of the unified buffer not used for tiles: 1024 and 32, and 68 for a row of any length."""
 COLUMN_UNIT = 128
 """Columns of x with a group_index. The tiling asks for 64; but where half a row is no multiple of
-64, the kernel finds the largest number of a row in another place (assumed, from its step)."""
+64, the kernel finds the largest magnitude of a row at a wrong place (assumed, from its step)."""
 
 
 class Gate(NamedTuple):
-    """Attributes of swiglu, as fp32."""
+    """The attributes of SwiGLU, as fp32."""
 
     mode: int
-    """1: halves are every other element; 1 and 2: with limit and bias; 0 without a group_index."""
+    """1: the halves are alternate elements; 1 and 2: with limit and bias; 0: no group_index."""
     limit: float
     alpha: float
     bias: float
@@ -44,14 +44,14 @@ class Problem(ops.Problem):
 
     x: Operand
     weight_scale: Operand | None
-    """`(2 x columns,)`, with groups `(groups, 2 x columns)`; None where no kernel reads it."""
+    """`(2 x columns,)`, with groups `(groups, 2 x columns)`; None if no kernel reads it."""
     activation_scale: Operand | None
     """`(rows,)`"""
     bias: Operand | None
     quant_scale: Operand | None
     quant_offset: Operand | None
     group_index: Operand | None
-    """`(groups,)` counts of rows, or `(groups, 2)` groups and their counts."""
+    """`(groups,)` row counts, or `(groups, 2)` groups and their row counts."""
     activate_left: bool
     is_dynamic: bool
     gate: Gate
@@ -72,7 +72,7 @@ class Problem(ops.Problem):
 
     @property
     def counts(self) -> tuple[tuple[int, int], ...]:
-        """Groups and how many rows each has, in the order of the rows; evenly for time alone."""
+        """Groups and their row counts, in the order of the rows; an even split for timing alone."""
         index = self.group_index
         assert index is not None
         if index.array is None:
@@ -85,13 +85,13 @@ class Problem(ops.Problem):
 
 
 def max_columns(ub_bytes: int, *, bias: bool, is_static: bool, interleaved: bool) -> int:
-    """Columns of y in the longest row that the kernel of groups has room for.
+    """Columns of y in the longest row for which the kernel for groups has room.
 
-    An element of y takes 8 bytes of x, 16 of fp32 and 1 of y, and 12 of its scales; 8 of a bias, 4
-    of offsets, and 5 where halves are gathered from every other element.
+    An element of y takes 8 bytes of x, 16 of fp32, 1 of y and 12 of its scales; 8 for a bias, 4 for
+    offsets, and 5 if the halves are gathered from alternate elements.
     """
     each = 37 + 8 * bias + 4 * is_static + 5 * interleaved
-    return (ub_bytes - KEPT_BYTES) // each // 32 * 32
+    return (ub_bytes - RESERVED_BYTES) // each // 32 * 32
 
 
 INTEGERS: dict[str, Any] = {
@@ -121,7 +121,7 @@ SUPPORT = tuple(
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     tokens, left = contract.operand("x"), contract.boolean("activate_left")
     mode, gate = contract.integer("quant_mode"), _gate(contract)
     _warn_of_unread(contract)
@@ -178,7 +178,7 @@ def _gate(contract: ops.Contract) -> Gate:
 
 
 def _unread(contract: ops.Contract, gate: Gate) -> Gate:
-    """The gate of kernels without groups, whatever *gate* was given."""
+    """The gate that kernels without groups use, whatever *gate* was given."""
     if gate.mode:
         contract.warn(
             f"swiglu_mode should be 0 without a group_index, not {gate.mode}, which its kernels do "
@@ -188,7 +188,7 @@ def _unread(contract: ops.Contract, gate: Gate) -> Gate:
 
 
 def _warn_of_unread(contract: ops.Contract) -> None:
-    """Only chips after A3 look at these; before, it is int8, to nearest, along the last axis."""
+    """Warn: only chips after A3 read these; before, it is int8, to nearest, along the last axis."""
     for name in ("dst_type", "round_mode", "activate_dim"):
         value = contract.value(name)
         if value is not None:
@@ -208,7 +208,7 @@ def _check_index(contract: ops.Contract, index: Operand) -> None:
 
 
 def _check_dequantisation(contract: ops.Contract, p: Problem) -> None:
-    """The scales and bias that turn int32 back into floats."""
+    """Check the scales and bias that dequantise int32."""
     require = partial(contract.require, code=Code.TILING_ERROR)
     width, is_int32 = 2 * p.columns, p.x.element is INT32
     require(
@@ -235,7 +235,7 @@ def _check_dequantisation(contract: ops.Contract, p: Problem) -> None:
 
 
 def _check_quantisation(contract: ops.Contract, p: Problem) -> None:
-    """Smooth scales, or with quant_mode 0 scale and offset."""
+    """Check the smooth scales, or with quant_mode 0 the scale and offset."""
     require = partial(contract.require, code=Code.TILING_ERROR)
     scale, offset, columns = p.quant_scale, p.quant_offset, p.columns
     require(
@@ -268,7 +268,7 @@ def _check_quantisation(contract: ops.Contract, p: Problem) -> None:
 
 
 def _check_groups(contract: ops.Contract, p: Problem, index: Operand) -> None:
-    """What the kernel of groups asks for beyond the others."""
+    """Check the additional requirements of the kernel for groups."""
     require = partial(contract.require, code=Code.TILING_ERROR)
     require(
         p.x.element is not FLOAT16,

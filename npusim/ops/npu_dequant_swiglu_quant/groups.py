@@ -1,8 +1,8 @@
-"""npu_dequant_swiglu_quant with a group_index: several rows of a group an instruction.
+"""npu_dequant_swiglu_quant with a group_index: each instruction processes several rows of a group.
 
-ops-nn@e5c3fa9 quant/dequant_swiglu_quant/op_kernel/dequant_swiglu_quant.h. Assumed: in which order
-buffers lie; and the group_index, which the scalar unit reads out of global memory there, comes into
-the buffer first.
+ops-nn@e5c3fa9 quant/dequant_swiglu_quant/op_kernel/dequant_swiglu_quant.h. Assumed: the order of
+the buffers; and that the group_index, which the kernel's scalar unit reads from global memory, is
+first loaded into the buffer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NONE = -1
 
 
 def build(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """For each group that a core has rows of what belongs to it, then piece after piece of them."""
+    """For each group with rows on a core, load its data, then process its rows in pieces."""
     kernel = InGroups(core, p, plan)
     begin = kernel.write_places if kernel.places is not None else None
     segments = [
@@ -39,7 +39,7 @@ def build(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
     ]
     cores, group, start, count = np.array(segments, np.int64).reshape(-1, 4).T
     parts = RowPieces.of(count.tolist(), plan.row_step)
-    # Groups that follow each other on a core need not do so in x.
+    # Consecutive groups of a core need not be adjacent in x.
     segment = parts.core
     begins = np.cumsum(count) - count
     parts = replace(parts, first=parts.first - begins[segment] + start[segment])
@@ -48,7 +48,7 @@ def build(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
     scale, act = (GmView.vector(name, FLOAT32, p.rows) for name in ("scale", "activation_scale"))
     acts = parts.views(act) if p.activation_scale is not None else None
     views = parts.views(x), parts.views(y), parts.views(scale), acts
-    # The entry that the chunk of the group_index in the buffer begins with.
+    # The first entry of the group_index chunk that is in the buffer.
     chunk = kernel.entry_of(group) // ENTRIES * ENTRIES
     loaded = np.where(np.diff(cores, prepend=-1) != 0, NONE, np.roll(chunk, 1))
     ends = np.unique(cores)
@@ -77,18 +77,18 @@ class InGroups:
         self.second = core.tile(FLOAT32, size)
         """A plane of fp32, (rows, 2 x columns) or twice (rows, columns)."""
         self.first = None if plan.in_place else core.tile(FLOAT32, size)
-        """Another one, or that of int32 that become fp32 where they were loaded."""
+        """Another plane, or the int32 buffer that is converted to fp32 in place."""
         self.places = core.tile(INT32, rows * columns) if p.gate.mode == 1 else None
-        """Where every other element lies, in bytes."""
+        """Byte offsets of alternate elements."""
         self.absmax = core.tile(FLOAT32, rows)
         self.blocks = core.tile(FLOAT32, align_up(rows, FLOATS_PER_BLOCK) * FLOATS_PER_BLOCK)
         self.index_in = core.tiles(INT64, ENTRIES, "mte2", "scalar")
         scale = p.quant_scale
         self.has_numbers = not p.is_dynamic and scale is not None and len(scale.shape) == 1
-        """Whether a group has one scale and one offset."""
+        """Whether a group has a single scale and offset."""
 
     def write_places(self) -> None:
-        """Where elements 0, 2, 4, ... lie: eight one by one, then twice as many a step."""
+        """Write the offsets of elements 0, 2, 4, ...: eight one by one, then doubling each step."""
         assert self.places is not None
         core, known, stride = self.core, FLOATS_PER_BLOCK, 2 * FLOAT32.nbytes(1)
         for number in range(known):
@@ -100,7 +100,7 @@ class InGroups:
             core.add(self.places[known : known + more], self.places[:more], known * stride)
             known += more
 
-    # ---- what a group has ----
+    # ---- data of a group ----
 
     def entry_of(self, group: Any) -> Any:
         """The first entry of the group_index that belongs to *group*."""
@@ -108,9 +108,9 @@ class InGroups:
         return group * (self.p.group_index.spec.size // self.p.groups)
 
     def take_group(self, group: int, loaded: int) -> None:
-        """Read how many rows *group* has; load its scales, bias and offsets, as fp32.
+        """Read the row count of *group*; load its scales, bias and offsets, as fp32.
 
-        The group_index is in the buffer from entry *loaded* on.
+        The buffer holds the group_index from entry *loaded* on.
         """
         self._read_count(group, loaded)
         core, p = self.core, self.p
@@ -127,7 +127,8 @@ class InGroups:
                 continue
             count, dtype = operand.spec.size // p.groups, operand.element
             view = GmView.of(operand.name, dtype, p.groups, count).row(group)
-            # 16 bits in the upper half, so that widening never overtakes what it still reads.
+            # Load 16 bits into the upper half, so that widening never overwrites what it has yet to
+            # read.
             start = tile.count if dtype.bits == 16 else 0
             here = tile.as_dtype(dtype)[start : start + count]
             core.data_copy(here, view.operand)
@@ -140,7 +141,7 @@ class InGroups:
             self._read_numbers()
 
     def _read_count(self, group: int, loaded: int) -> None:
-        """How many rows *group* has, into a register: here it is known beforehand."""
+        """Read the row count of *group* into a register; the simulation already knows it."""
         core, p, entry = self.core, self.p, self.entry_of(group)
         assert p.group_index is not None
         first = entry // ENTRIES * ENTRIES
@@ -152,11 +153,11 @@ class InGroups:
         core.get_value("count", self.index_in.only[entry - first : entry - first + 1])
 
     def free_index(self) -> None:
-        """The entries of the group_index that are in the buffer have been read."""
+        """Signal that the group_index entries in the buffer have been read."""
         self.index_in.free(self.index_in.only)
 
     def _read_numbers(self) -> None:
-        """The inverse of the group's scale, of 0 the number 1, and its offset, into registers."""
+        """Read the inverse of the group's scale (1 if it is 0) and its offset into registers."""
         assert self.scales is not None
         assert self.offsets is not None
         core = self.core
@@ -165,15 +166,15 @@ class InGroups:
         core.get_value("quant_scale", self.scales[:1])
         core.get_value("quant_offset", self.offsets[:1])
         core.alu("f32_div", "inverse", 1.0, "quant_scale")
-        # Of both zeros: bits but for the sign.
+        # Detect both zeros: all bits except the sign.
         core.alu("shl", "is_zero", "quant_scale", 33)
         core.alu("eq", "is_zero", "is_zero", 0)
         core.alu("select", "inverse", "is_zero", 1.0, "inverse")
 
-    # ---- some rows ----
+    # ---- pieces of rows ----
 
     def piece(self, x: GmView, y: GmView, scale: GmView, act: GmView | None) -> None:
-        """*y* and *scale* `(rows,)` of *x* `(rows, 2 x columns)` and *act* `(rows,)`."""
+        """Compute *y* and *scale* `(rows,)` from *x* `(rows, 2 x columns)` and *act* `(rows,)`."""
         core = self.core
         plane = self._dequantise(x, act)
         z = self._gated(plane, x.rows)
@@ -188,7 +189,7 @@ class InGroups:
         core.store_rows(self.y_out, out, y.flat)
 
     def _dequantise(self, x: GmView, act: GmView | None) -> Local:
-        """*x* `(rows, 2 x columns)` as fp32 in the first plane, by way of the second."""
+        """Convert *x* `(rows, 2 x columns)` to fp32 in the first plane, using the second."""
         core, count, point = self.core, x.rows * x.columns, self.p.bias
         loaded = self.x_in.alloc()
         core.data_copy(loaded[:count], x.flat.operand)
@@ -222,7 +223,7 @@ class InGroups:
         return values
 
     def _gated(self, plane: Local, rows: int) -> Local:
-        """swiglu of *plane* `(rows, 2 x columns)`, `(rows, columns)` in the second one."""
+        """SwiGLU of *plane* `(rows, 2 x columns)`, `(rows, columns)` in the second plane."""
         core, gate, count = self.core, self.p.gate, rows * self.p.columns
         left, right = self.second[:count], self.second[count : 2 * count]
         if self.places is not None:
@@ -232,7 +233,8 @@ class InGroups:
         is_left = self.p.activate_left or self.places is not None
         active, other = (left, right) if is_left else (right, left)
         if gate.mode:
-            # Both at most the limit, the other one at least minus it and more by the bias.
+            # Clamp both to the limit from above, the other one also from below, and add the bias to
+            # it.
             core.min(other, other, gate.limit)
             core.max(other, other, -gate.limit)
             core.add(other, other, gate.bias)
@@ -244,7 +246,7 @@ class InGroups:
         return active
 
     def _split(self, plane: Local, rows: int, halves: tuple[Local, Local]) -> None:
-        """Both halves of each row of *plane* to *halves*; one Copy of all rows takes as long."""
+        """Split each row of *plane* into *halves*; a single Copy of all rows takes as long."""
         columns = self.p.columns
         for half, dst in enumerate(halves):
             with self.core.independent():
@@ -254,7 +256,7 @@ class InGroups:
                     self.core.copy(here, plane[start : start + columns])
 
     def _gather(self, plane: Local, even: Local, odd: Local) -> None:
-        """Every other element of *plane*."""
+        """Gather the even and the odd elements of *plane*."""
         assert self.places is not None
         core, places = self.core, self.places[: even.count]
         core.gather(even, plane, places)
@@ -263,7 +265,7 @@ class InGroups:
         core.add(places, places, -FLOAT32.nbytes(1))
 
     def _scale_rows(self, z: Local, work: Local, scale: GmView) -> None:
-        """Divide each row of *z* by its scale, M / 127, which goes to *scale* `(rows,)`."""
+        """Divide each row of *z* by its scale, M / 127, which is stored to *scale* `(rows,)`."""
         core, rows = self.core, scale.columns
         if self.scales is not None:
             repeat_row(core, work, self.scales)
@@ -278,7 +280,7 @@ class InGroups:
         core.store_rows(self.scale_out, out, scale)
 
     def _scale_static(self, z: Local, work: Local) -> None:
-        """*z* over its scales, plus its offsets."""
+        """Divide *z* by its scales and add its offsets."""
         core = self.core
         if self.has_numbers:
             core.mul(z, z, "inverse")

@@ -1,9 +1,9 @@
 """npu_dequant_swiglu_quant without a group_index: a row of int32, or several of 16 bits, at a time.
 
 ops-nn@e5c3fa9 quant/dequant_swiglu_quant/op_kernel, dynamic_base, dynamic_performance and
-static_base. Assumed: in which order buffers lie, how the scales of rows are kept where they do not
-all fit, and that the scales of activations come into the buffer where `performance` reads them out
-of global memory.
+static_base. Assumed: the order of the buffers, how the row scales are stored when they do not all
+fit, and that activation scales are loaded into the buffer where `performance` reads them from
+global memory.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from npusim.ops.npu_dequant_swiglu_quant.tiling import Plan, segments_of
 
 __all__ = ["build"]
 
-KEPT_ROWS = 512
-"""At most so many rows keep their scales in the buffer together (assumed)."""
+RESIDENT_ROWS = 512
+"""The most rows whose scales are in the buffer together (assumed)."""
 PITCH_UNIT = 32
-"""Rows of y begin at blocks, and rows of everything else at as many elements."""
+"""Rows of y are aligned to blocks, all other rows to as many elements."""
 
 
 def build(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """A tile of the launch are the rows whose scales stay in the buffer together."""
+    """A tile of the launch is the rows whose scales are in the buffer together."""
     kernel = ByRow(core, p, plan)
     rows_of_core = [rows for ((_, _, rows),) in segments_of(p, plan)]
     kept = RowPieces.of(rows_of_core, kernel.kept_rows)
@@ -36,7 +36,7 @@ def build(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
     y = GmView.of("output", INT8, p.rows, p.columns)
     scale, act = (GmView.vector(name, FLOAT32, p.rows) for name in ("scale", "activation_scale"))
     acts = kept.views(act) if p.activation_scale is not None else None
-    # Every core has a row of the workspace.
+    # Each core has one row of the workspace.
     waiting = None
     if plan.workspaces:
         workspace = GmView.of("swiglu", FLOAT32, plan.block_dim, p.columns)
@@ -69,8 +69,8 @@ class ByRow:
         self.absmax = core.tile(FLOAT32, FLOATS_PER_BLOCK)
         self.reduction = Reduction(core, plan.column_step)
         core.claim_tails()
-        # Of as many rows as there is room for, a multiple of those of a piece.
-        most = min(KEPT_ROWS, ceil_div(p.rows, plan.block_dim))
+        # As many rows as there is room for, rounded to a multiple of the rows of a piece.
+        most = min(RESIDENT_ROWS, ceil_div(p.rows, plan.block_dim))
         fitting = align_down(core.room_bytes("ub") // FLOAT32.nbytes(2) - 16, 16)
         self.kept_rows = max(plan.row_step, min(most, fitting) // plan.row_step * plan.row_step)
         self.scale_out = self.act_in = None
@@ -82,9 +82,9 @@ class ByRow:
     def kept(
         self, x: GmView, y: GmView, scale: GmView, act: GmView | None, waiting: GmView | None
     ) -> None:
-        """*y* and *scale* of rows whose scales stay in the buffer together.
+        """Compute *y* and *scale* of rows whose scales are in the buffer together.
 
-        Parts of a row are *waiting* in global memory, where there are any.
+        Parts of a row are stored in global memory (*waiting*) if the template does so.
         """
         acts = scales = None
         if self.act_in is not None and act is not None:
@@ -103,7 +103,7 @@ class ByRow:
             self.core.store_rows(self.scale_out, scales, scale)
 
     def _pieces(self, x: GmView, y: GmView, acts: Local | None, scales: Local | None) -> None:
-        """*y* of *x*, whole rows or, of a static row, a part at a time."""
+        """Compute *y* from *x*, by whole rows or, for a static row, by parts."""
         places = [
             (slice(row, row + rows), slice(column, column + columns))
             for row, rows in pieces(x.rows, self.plan.row_step)
@@ -124,22 +124,22 @@ class ByRow:
                 self._store_static(values, here)
 
     def _fetch(self, x: GmView, rows: slice, columns: slice) -> None:
-        """Begin to load what columns of y are made of: the activated half, and the other one."""
+        """Start loading the inputs of columns of y: the activated half, and the other one."""
         halves = x[:, : self.p.columns], x[:, self.p.columns :]
         for queue, half in zip((self.a_in, self.b_in), self._sides(), strict=True):
             view = halves[half][rows, columns]
             self.core.copy_in(queue, view, self.pitch if view.rows > 1 else None)
 
     def _sides(self) -> tuple[int, int]:
-        """Which half is activated, and which is the other."""
+        """The index of the activated half, and of the other one."""
         return (0, 1) if self.p.activate_left else (1, 0)
 
     def _gated(
         self, where: Local, y: GmView, columns: slice, acts: Local | None, row: int
     ) -> Local:
-        """The piece of *y* as fp32 before it is quantised: swiglu, times the smooth scales."""
+        """The piece of *y* in fp32 before quantisation: SwiGLU, times the smooth scales."""
         core = self.core
-        # What fills up the rows is worked on, too.
+        # The padding of the rows is processed too.
         count = y.columns if y.rows == 1 else y.rows * self.pitch
         values, other, work = where[:count], self.other[:count], self.work[:count]
         if self.plan.column_step < self.p.columns:
@@ -147,7 +147,8 @@ class ByRow:
             self.vectors.load(columns.start, columns.stop - columns.start)
         if acts is not None:
             if self.plan.template in ("dynamic", "dynamic_long"):
-                # For all that is on its way, x too (dynamic_base.hpp, getActivateScaleValue).
+                # Waits for all pending loads, including x (dynamic_base.hpp,
+                # getActivateScaleValue).
                 core.sync("mte2", "scalar")
             core.get_value("act", acts[row : row + 1])
         active, passive = self._sides()
@@ -165,13 +166,13 @@ class ByRow:
         return values
 
     def _find_scale(self, scales: Local, row: int) -> None:
-        """From M in register `found`: M / 127 kept for *row*, and its inverse in `back`."""
+        """From M in register `found`: M / 127, stored for *row*, and its inverse in `back`."""
         self.core.alu("f32_div", "scale", "found", 127.0)
         self.core.set_value(scales[row : row + 1], "scale")
         self.core.alu("f32_div", "back", 1.0, "scale")
 
     def _scale_rows(self, values: Local, y: GmView, scales: Local, first: int) -> None:
-        """Bring the largest magnitude of each row to 127."""
+        """Scale the largest magnitude of each row to 127."""
         core, work = self.core, self.work[: values.count]
         core.abs(work, values)
         for row in range(y.rows):
@@ -204,7 +205,7 @@ class ByRow:
         row: int,
         waiting: GmView,
     ) -> None:
-        """*y* of *x*, both of one row: its elements are *waiting* for their scale."""
+        """Compute *y* from *x*, both one row; its values are in *waiting* until M is known."""
         core = self.core
         parts = [
             slice(start, start + width)
@@ -218,12 +219,12 @@ class ByRow:
             core.abs(work, values)
             core.store(self.parts_out, out, waiting[:, part])
             self.reduction.find_largest(self.absmax, work)
-            # Without a part before it, M is that of the first.
+            # For the first part, M is the maximum of that part alone.
             core.alu("f32_max", "largest", "found" if part is parts[0] else "largest", "found")
         core.alu("add", "found", "largest", 0)
         self._find_scale(scales, row)
         core.sync("mte3", "mte2")
-        # The parts come where the halves that are not activated were.
+        # Parts are loaded to where the halves without activation were.
         core.sync("vector", "mte2")
         for part in parts:
             loaded = core.load(self.parts_in, waiting[:, part])
@@ -231,12 +232,12 @@ class ByRow:
             core.mul(values, values, "back")
             self._store_dynamic(values, y[:, part])
             self.parts_in.free(loaded)
-        # The next row is stored over this one.
+        # The next row overwrites this one.
         core.sync("mte2", "mte3")
 
 
 class Vectors:
-    """Scales, bias and offsets of the columns that are worked on, in the buffer."""
+    """Scales, bias and offsets, in the buffer, of the columns being processed."""
 
     def __init__(self, core: VectorCore, p: Problem, columns: int) -> None:
         self.core, self.p = core, p
@@ -275,7 +276,7 @@ class Vectors:
             self._read_numbers()
 
     def _read_numbers(self) -> None:
-        """A scale and an offset that are one number each, into registers."""
+        """Read a scale and an offset that are single values into registers."""
         core = self.core
         if self.scales is not None:
             core.sync("mte2", "scalar")
@@ -285,7 +286,7 @@ class Vectors:
             core.get_value("quant_offset", self.offsets[:1])
 
     def dequantise(self, dst: Local, x: Local, half: int, *, has_act: bool) -> None:
-        """A half of rows of x as fp32, times its scales and register `act`, plus its bias."""
+        """Convert half of each row to fp32, multiply by its scales and `act`, and add its bias."""
         core, count = self.core, dst.count
         point = None if self.biases is None else self.biases[half][:count]
         if point is not None and point.dtype is INT32:
@@ -311,7 +312,7 @@ class Vectors:
                 self.core.mul(here, here, self.scales[: y.columns])
 
     def quantise(self, values: Local) -> None:
-        """`values / scale + offset`, where a single scale is inverted first."""
+        """Compute `values / scale + offset`; a single scale is inverted first."""
         if self.scales is None or self.offsets is None:
             return
         if self.is_one:
@@ -323,5 +324,5 @@ class Vectors:
 
 
 def _halves(tile: Local) -> tuple[Local, Local]:
-    """Room for both halves of the columns, one behind the other."""
+    """Views of *tile* for the two halves of the columns, one after the other."""
     return tile[: tile.count // 2], tile[tile.count // 2 :]

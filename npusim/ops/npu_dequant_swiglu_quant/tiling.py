@@ -4,11 +4,11 @@
 template          what it does
 ================  ==========================================================================
 groups            a group_index: the rows of each group on up to 36 cores, several at a time
-whole_groups      the same for many small groups, each on its own core
+whole_groups      the same for many small groups, each on a single core
 static            quant_mode 0: a row at a time, or a part of one
-performance       dynamic, int32 in short rows: the next row on its way
-dynamic           dynamic: a row at a time, of 16 bits several
-dynamic_long      dynamic, rows in parts: through global memory, loaded again to be quantised
+performance       dynamic, int32 in short rows: the next row is loaded ahead
+dynamic           dynamic: a row at a time, or several of 16 bits
+dynamic_long      dynamic, rows in parts: via global memory, loaded again to be quantised
 ================  ==========================================================================
 
 ops-nn@e5c3fa9 quant/dequant_swiglu_quant/op_host/dequant_swiglu_quant_tiling.cpp for groups,
@@ -31,25 +31,25 @@ __all__ = ["Plan", "Segment", "Template", "segments_of", "tile"]
 
 Template = Literal["groups", "whole_groups", "static", "performance", "dynamic", "dynamic_long"]
 Segment = tuple[int, int, int]
-"""A group, the first of its rows that a core takes, and how many."""
+"""A group, the first of its rows on a core, and the number of rows."""
 
 GROUP_CORES = 36
 GIVEN_ROWS = {2048: 8, 4096: 4}
 """Columns of x -> rows of a piece."""
 FEW_CORES, FEW_ROWS, SHORT_COLUMNS = 12, 128, 1536
-"""Fewer than so many short rows take fewer cores; and what `performance` takes."""
+"""Fewer short rows than this take fewer cores; and the limits for `performance`."""
 MAX_COLUMNS, MAX_RAGGED_COLUMNS = 65535, 16383
 """Most columns of a part, in whole blocks or not."""
 COLUMN_UNIT_BYTES = 512
 WHOLE_GROUPS_FROM, WHOLE_PAIRS_FROM, SMALL_GROUP_ROWS = 32, 64, 16
-"""Groups that are counted, or given as pairs, from which on they stay whole, and their rows."""
+"""From this many groups, by counts or by pairs, groups stay whole; and their most rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
     """Rows of each core, in pieces of `row_step` rows and `column_step` columns of y.
 
-    Which rows, :func:`segments_of` says.
+    :func:`segments_of` gives the rows.
     """
 
     template: Template
@@ -57,7 +57,7 @@ class Plan(ops.Plan):
     row_step: int
     column_step: int
     in_place: bool = False
-    """Whether int32 become fp32 where they were loaded."""
+    """Whether int32 is converted to fp32 in place."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
@@ -70,10 +70,10 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 
 def segments_of(p: Problem, plan: Plan) -> tuple[tuple[Segment, ...], ...]:
-    """What each core takes, in this order; without groups all rows are of group 0."""
+    """The segments of each core, in order; without groups all rows are in group 0."""
     cores = plan.block_dim
     if plan.template == "whole_groups":
-        # Groups in turn to the cores.
+        # Assign groups to cores round-robin.
         groups = _firsts(p)
         dealt = (tuple(part for part in groups[core::cores] if part[2]) for core in range(cores))
         return tuple(dealt)
@@ -107,16 +107,16 @@ def _in_groups(p: Problem, cores: int, ub_bytes: int) -> Plan:
 
 
 def _rows_of_piece(p: Problem, ub_bytes: int) -> tuple[int, bool]:
-    """How many rows the buffer has room for next to what their group has; or as the tiling gives.
+    """The rows for which the buffer has room after the data of their group, or the tiling's value.
 
-    What it gives is more than there is room for with three planes of int32 and fp32: assumed that
-    one of them serves both.
+    The latter exceeds what fits with three planes of int32 and fp32: assumed that one plane serves
+    both.
     """
     h, width, interleaved = p.columns, 2 * p.columns, p.gate.mode == 1
     if p.bias is None and not interleaved and width in GIVEN_ROWS:
         return GIVEN_ROWS[width], True
     of_group = 12 * h + 8 * h * (p.bias is not None) + 4 * h * (not p.is_dynamic)
-    # x, two planes of fp32 with a block of eight behind each row, y, a scale.
+    # x, two planes of fp32 with a block of eight after each row, y, a scale.
     of_row = 2 * (width + 8) * 4 + h + 4 + 8 * h + 5 * h * interleaved
     return (ub_bytes - 1024 - 32 - of_group) // of_row, False
 
@@ -136,7 +136,7 @@ def _stay_whole(p: Problem) -> bool:
 
 
 def _firsts(p: Problem) -> list[Segment]:
-    """The groups as segments: all of their rows."""
+    """Each group as one segment with all of its rows."""
     found, first = [], 0
     for group, count in p.counts:
         found.append((group, first, count))
@@ -145,7 +145,7 @@ def _firsts(p: Problem) -> list[Segment]:
 
 
 def _shared(p: Problem, cores: int) -> tuple[tuple[Segment, ...], ...]:
-    """The rows of every group over *cores*, from the first one on."""
+    """Split the rows of every group over *cores*, starting with the first core."""
     found: list[list[Segment]] = [[] for _ in range(cores)]
     for group, first, count in _firsts(p):
         each = ceil_div(count, cores)
@@ -181,7 +181,7 @@ def _by_row(p: Problem, cores: int, ub_bytes: int) -> Plan:
 
 
 def _bytes_of_column(p: Problem) -> int:
-    """x, five or six numbers in fp32, y, and of int32 its scales and its bias."""
+    """Bytes of a column: x, five or six values in fp32, y, and for int32 its scales and bias."""
     has_short_bias = p.bias is not None and p.bias.element.bits == 16
     if p.x.element is INT32:
         return (45 if p.is_dynamic else 49) + 4 * has_short_bias

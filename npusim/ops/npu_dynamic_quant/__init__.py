@@ -5,41 +5,41 @@
     v = f32(x) * f32(smooth_scales)            without smooth_scales: v = f32(x)
     M = max|v| over the last dimension
     y = fit(round(v * (127 / M)))              int8, in the shape of x; int4: 7 for 127
-    scale = M * f32(1 / 127)                   float32, one number a row; or
-    scale = 1 / (127 / M)                      with base, large, moe and moe_large
+    scale = M * f32(1 / 127)                   float32, one value per row; or
+    scale = 1 / (127 / M)                      in base, large, moe and moe_large
 
     310P
     y = fit(round(x * f16(127 / M)))           fp16, ties away from zero
     scale = M * f32(1 / 127)
 
-On A2 and A3 all is fp32, one rounding an operation; *round* is to nearest, ties to even, *fit*
-saturates and turns NaN into 0. With a group_index each group of rows has its own smooth scales:
-row r takes those of the first group whose entry, the row after its last, lies behind r. The two
-scales differ in the last bit of about a quarter of all rows; which one
-comes out depends on the vendor's kernel, called template, that takes the call: see ``choice``.
+On A2 and A3 everything is fp32, each operation rounded once; *round* is to nearest, ties to even,
+*fit* saturates and turns NaN into 0. With a group_index each group of rows has its own smooth
+scales: row r uses those of the first group whose entry, the end of its rows, is greater than r. The
+two formulas for scale differ in the last bit of about a quarter of all rows; which one applies
+depends on the vendor's kernel, called template, that runs the call: see ``choice``.
 
-* A row of zeros gives zeros and scale 0. So does, but for the scale, one with an infinity: its
-  finite numbers become 0, and 127 / inf times inf is NaN. Its scale is infinite.
-* Where 127 / M overflows, which takes bfloat16, numbers other than 0 become 127 or -128.
-* A NaN makes its row zeros and the scale NaN: Max keeps it. Not so in all but the last 10240
-  columns, or what is left after the last whole 10240, of a row that large or moe_large takes: the
-  scalar unit compares their M and drops a NaN. On 310P it counts as 0, and an
-  infinity as 65504 in M (both: asc-devkit, Memory矢量计算接口边界值汇总.md); scaled, it is as large
-  as fp16 has it, so that y is 127, or -128 for minus infinity (assumed).
+* A row of zeros gives zeros and scale 0. A row with an infinity also gives zeros: its finite
+  elements become 0, and 127 / inf times inf is NaN. Its scale is infinite.
+* If 127 / M overflows, which takes bfloat16, elements other than 0 become 127 or -128.
+* A NaN makes its row zeros and the scale NaN, since Max propagates it. An exception are all but the
+  last 10240 columns, or the remainder after the last whole 10240, of a row in large or moe_large:
+  the scalar unit compares their M and drops a NaN. On 310P NaN counts as 0, and an infinity as
+  65504 in M (both: asc-devkit, Memory矢量计算接口边界值汇总.md); scaled, it is as large as fp16
+  allows, so that y is 127, or -128 for minus infinity (assumed).
 
-Sources: ops-nn@e5c3fa9 quant/dynamic_quant, op_kernel and op_host. What is accepted is what the
-operator's document says (torch_npu-npu_dynamic_quant.md), on Atlas A2 and A3. Beyond it:
+Sources: ops-nn@e5c3fa9 quant/dynamic_quant, op_kernel and op_host. Accepted calls follow the
+operator's document (torch_npu-npu_dynamic_quant.md), on Atlas A2 and A3. In addition:
 
-* 310P takes float16 in rows of a multiple of 32, and int8 only: that document does not name it, the
-  one of aclnn does, and vllm-ascend calls it there. It reads neither smooth_scales nor group_index:
-  what is given is warned of.
-* group_index needs smooth_scales, as the document of aclnn asks, and must reach the last row:
-  beyond it the kernel reads what lies there.
-* quant_mode and dst_type_max, which are newer, at their defaults: only Ascend950 has others.
-* `template` names the kernel that the vendor would not take itself, see `choice`: on A2 and A3
-  single_row, multi_row, db, base and large, or moe and moe_large with a group_index.
+* 310P accepts float16 in rows of a multiple of 32, and only int8: that document does not list it,
+  the one of aclnn does, and vllm-ascend calls it there. It reads neither smooth_scales nor
+  group_index; if given, there is a warning.
+* group_index needs smooth_scales, as the document of aclnn requires, and must extend to the last
+  row: otherwise the kernel reads past its end.
+* quant_mode and dst_type_max, which are newer, must have their defaults: only Ascend950 has others.
+* `template` selects a kernel other than the vendor's choice, see `choice`: on A2 and A3 single_row,
+  multi_row, db, base and large, or moe and moe_large with a group_index.
 * x without elements gives empty outputs, and no kernel runs; with rows but no columns it is
-  refused, since nobody would write the scales.
+  refused, since the scales would not be written.
 """
 
 from __future__ import annotations
@@ -84,11 +84,11 @@ TEMPLATES: dict[str, Callable[[VectorCore, Problem, Plan], tuple[Block, ...]]] =
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """Rows become fp32, are multiplied by the smooth scales, and give M, their largest magnitude;
-    then they are multiplied by 127 / M, rounded and narrowed.
+    """Convert rows to fp32, multiply them by the smooth scales, and find M, the largest magnitude;
+    then multiply them by 127 / M, round and narrow them.
 
-    The templates differ in how many rows an instruction takes, in what they load at a time, and in
-    who divides.
+    The templates differ in how many rows an instruction covers, how much they load at a time, and
+    which unit divides.
     """
     return TEMPLATES[plan.template](VectorCore("npu_dynamic_quant", spec), p, plan)
 
@@ -102,8 +102,8 @@ def oracle(given: ops.Given) -> tuple[Array, Array]:
     """Quantise each row of x `(..., columns)`; returns that and scales `(...)`, float32.
 
     The first has the shape of x, int8, or with 'quint4x2' one int32 for eight columns. template
-    names the kernel; without it the chip decides by its series, and by the size of its unified
-    buffer. On 310P smooth_scales and group_index are not read.
+    selects the kernel; by default the chip decides by its series, and the size of its unified
+    buffer. On 310P smooth_scales and group_index are ignored.
     """
     if given.spec is not None and given.spec.arch == "2002":
         return _in_half(given.x)
@@ -119,7 +119,7 @@ def oracle(given: ops.Given) -> tuple[Array, Array]:
 
 
 def _in_half(x: Array) -> tuple[Array, Array]:
-    """310P: one fp16 product, rounded with ties away from zero; nothing leaves the range."""
+    """310P: one fp16 product, rounded with ties away from zero; nothing overflows."""
     with np.errstate(all="ignore"):
         values = _saturated(x.astype(np.float32))
         largest = np.abs(values).max(-1, initial=0)
@@ -142,7 +142,7 @@ def _saturated(values: Array) -> Array:
 
 
 def _aclnn(given: ops.TorchArguments) -> str:
-    # Assumed: that a dst_type makes torch_npu call the second version.
+    # Assumed: torch_npu calls the second version if dst_type is given.
     return f"aclnnDynamicQuant{'' if given['dst_type'] is None else 'V2'}"
 
 

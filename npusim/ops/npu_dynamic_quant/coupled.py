@@ -1,4 +1,4 @@
-"""The programs of 310P's AI cores for npu_dynamic_quant: all in fp16, a scalar trip a row.
+"""npu_dynamic_quant on 310P's AI cores: all in fp16, with a scalar round trip per row.
 
 .. code-block:: text
 
@@ -7,7 +7,7 @@
     scale = M * f32(1 / 127)
 
 Sources: ops-nn@e5c3fa9 quant/dynamic_quant/op_kernel/dynamic_quant_{align,unalign,
-unalign_large}_310p.h. That the scalar unit saturates where 127 / M is beyond fp16 is assumed.
+unalign_large}_310p.h. That the scalar unit saturates if 127 / M exceeds fp16 is assumed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from npusim.ops._dynamic_quant.buffers import launch_pieces, pieces_of_cores
 
 
 class HalfSteps:
-    """The buffers of a core, and what it does with a row in fp16."""
+    """The buffers of a core, and its steps for a row in fp16."""
 
     def __init__(self, core: VectorCore, plan: Plan) -> None:
         self.core = core
         rows, columns = plan.row_step, plan.column_step
-        # Rows of whole blocks of int8, and so of x.
+        # Rows in whole blocks of int8, and so of x.
         self.x_in = core.vecin(FLOAT16, rows * columns, plan.depth)
         self.y_out = core.vecout(INT8, rows * columns)
         self.magnitudes = core.tile(FLOAT16, columns)
@@ -37,7 +37,7 @@ class HalfSteps:
         core.claim_tails()
 
     def read_absmax(self, x: Local) -> None:
-        """The largest magnitude of *x* `(width,)` into register `half`, as the bits of an fp16."""
+        """Read the largest magnitude of *x* `(width,)` into register `half`, as fp16 bits."""
         core, absmax = self.core, self.absmax.alloc()
         magnitudes = self.magnitudes[: x.count]
         core.abs(magnitudes, x)
@@ -48,36 +48,36 @@ class HalfSteps:
         self.absmax.free(absmax)
 
     def find_factor(self) -> None:
-        """From register `half`: M in fp32 into `largest`, 127 / M in fp16 into `factor`."""
+        """From register `half`: M in fp32 to `largest`, 127 / M in fp16 to `factor`."""
         alu = self.core.alu
         alu("f16_to_f32", "largest", "half")
         alu("f32_div", "factor", 127.0, "largest")
         alu("f32_to_f16", "factor", "factor")
-        # A row of zeros keeps them: its factor would be infinite.
+        # A row of zeros must stay zeros: its factor would be infinite.
         alu("eq", "zero", "half", 0)
         alu("select", "factor", "zero", 0, "factor")
 
-    def keep_absmax(self, x: Local, kept: Local, *, is_first: bool = False) -> None:
-        """M so far of a row, after its part *x*, as the bits of an fp16, to *kept* `(1,)`."""
+    def keep_absmax(self, x: Local, stored: Local, *, is_first: bool = False) -> None:
+        """Write the running M of a row after part *x* to *stored* `(1,)`, as fp16 bits."""
         self.read_absmax(x)
         if not is_first:
-            # Bits of magnitudes are in the order of their numbers.
-            self.core.get_value("before", kept)
+            # Bit patterns of magnitudes are in the order of their values.
+            self.core.get_value("before", stored)
             self.core.alu("max", "half", "half", "before")
-        self.core.set_value(kept, "half")
+        self.core.set_value(stored, "half")
 
-    def read_factor(self, kept: Local) -> None:
-        """Find the factor as `find_factor` does, from what `keep_absmax` has *kept*."""
-        self.core.get_value("half", kept)
+    def read_factor(self, stored: Local) -> None:
+        """Compute the factor like `find_factor`, from the result of `keep_absmax` in *stored*."""
+        self.core.get_value("half", stored)
         self.find_factor()
 
     def quantise(self, y: Local, x: Local) -> None:
-        """*x* `(width,)` times register `factor`, in its place, and rounded into *y*."""
+        """Multiply *x* `(width,)` by register `factor` in place, and round it into *y*."""
         self.core.mul(x, x, "factor")
         self.core.cast(y, x, "round")
 
     def store_scales(self, found: Local, scale: GmView) -> None:
-        """M / 127 of all rows of a patch to *scale* `(rows,)`."""
+        """Store M / 127 of all rows of a patch to *scale* `(rows,)`."""
         self.found.enque(found)
         found, out, rows = self.found.deque(), self.scale_out.alloc(), scale.columns
         self.core.emit(BinaryScalar("mul", out[:rows], found[:rows], 1 / 127))
@@ -86,14 +86,14 @@ class HalfSteps:
 
 
 def patches(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """The templates aligned and unaligned: whole rows, the next patch loaded before this one."""
+    """The templates aligned and unaligned: whole rows, with the next patch loaded ahead."""
     half, columns = HalfSteps(core, plan), p.columns
 
     def fetch(x: GmView) -> None:
         core.copy_in(half.x_in, x)
 
     def patch(output: GmView, scale: GmView) -> None:
-        """*output* `(rows, columns)` and *scale* `(rows,)` of the oldest rows of x."""
+        """Write *output* `(rows, columns)` and *scale* `(rows,)` of the oldest rows of x."""
         loaded, out, found = half.x_in.deque(), half.y_out.alloc(), half.found.alloc()
         for row in range(output.rows):
             here = slice(row * columns, (row + 1) * columns)
@@ -117,28 +117,28 @@ def patches(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
 def long_patches(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """The template unaligned_large: eight rows at a time, in parts of 4096 columns.
 
-    What is left of the columns is quantised with the first pass; the parts before are loaded again,
-    a row at a time.
+    The remaining columns are quantised in the first pass; the parts before are loaded again, one
+    row at a time.
     """
     half, step = HalfSteps(core, plan), plan.column_step
     whole = p.columns // step * step
     parts = parts_of(whole, step)
 
     def quantise_rest(x: GmView, output: GmView, found: Local) -> None:
-        """The last columns, which complete M, *x* to *output*, both `(rows, width)`."""
+        """Quantise the last columns *x*, which complete M, to *output*, both `(rows, width)`."""
         loaded, out = core.load(half.x_in, x), half.y_out.alloc()
         for row in range(x.rows):
-            here, kept = slice(row * x.columns, (row + 1) * x.columns), found[row : row + 1]
-            half.keep_absmax(loaded[here], kept)
-            half.read_factor(kept)
+            here, stored = slice(row * x.columns, (row + 1) * x.columns), found[row : row + 1]
+            half.keep_absmax(loaded[here], stored)
+            half.read_factor(stored)
             half.quantise(out[here], loaded[here])
         half.x_in.free(loaded)
         core.store(half.y_out, out, output)
 
-    def quantise_row(x: GmView, output: GmView, kept: Local) -> None:
-        """A part of a row, *x* to *output*, both `(1, width)`."""
+    def quantise_row(x: GmView, output: GmView, stored: Local) -> None:
+        """Quantise a part of a row, *x* to *output*, both `(1, width)`."""
         loaded = core.load(half.x_in, x)
-        half.read_factor(kept)
+        half.read_factor(stored)
         out = half.y_out.alloc()
         half.quantise(out[: x.columns], loaded[: x.columns])
         half.x_in.free(loaded)
@@ -146,21 +146,21 @@ def long_patches(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
 
     def patch(x: GmView, output: GmView, scale: GmView) -> None:
         found = half.found.alloc()
-        kept = [found[row : row + 1] for row in range(x.rows)]
+        stored = [found[row : row + 1] for row in range(x.rows)]
         for part in parts:
             loaded = core.load(half.x_in, x[:, part])
-            for row, each in enumerate(kept):
+            for row, each in enumerate(stored):
                 here = loaded[row * step : (row + 1) * step]
                 half.keep_absmax(here, each, is_first=part.start == 0)
             half.x_in.free(loaded)
         if whole < x.columns:
             quantise_rest(x[:, whole:], output[:, whole:], found)
         for part in parts:
-            for row, each in enumerate(kept):
+            for row, each in enumerate(stored):
                 here_in = slice(row, row + 1), part
                 quantise_row(x[here_in], output[here_in], each)
-        # The M of all rows as numbers, and from them the scales.
-        for each in kept:
+        # The M of all rows as fp32, and the scales from them.
+        for each in stored:
             half.read_factor(each)
             core.set_value(each, "largest")
         half.store_scales(found, scale)

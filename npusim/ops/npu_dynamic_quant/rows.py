@@ -1,18 +1,18 @@
-"""The templates of A2 and A3 that take a row, or a part of one, an instruction.
+"""The templates of A2 and A3 that process one row, or a part of one, per instruction.
 
-db loads the next rows while it works on these, and no number passes through the scalar unit; base
-loads a row at a time, whose factor the scalar unit reads and divides once more. moe does so for
-pieces of rows, and loads the smooth scales of another group when it comes.
+db loads the next rows while it processes the present ones, and no value passes through the scalar
+unit; base loads one row at a time, whose factor the scalar unit reads and divides. moe does the
+same for pieces of rows, and loads other smooth scales when the group changes.
 
 large and moe_large load a row twice, in parts: first for its largest magnitude, which the scalar
-unit keeps from part to part, then to be quantised with the factor of the row. large has the next
-part always on its way. moe_large has single buffers, smooth scales of groups, and quantises the
-last part at the end of the first pass, while it is still in the buffer.
+unit holds from part to part, then to be quantised with the factor of the row. large always loads
+the next part ahead. moe_large has single buffers, smooth scales per group, and quantises the last
+part at the end of the first pass, while it is still in the buffer.
 
 ops-nn@e5c3fa9 quant/dynamic_quant/op_kernel: dynamic_quant_base.h, dynamic_quant_db.h,
 dynamic_quant.h, dynamic_quant_moe.h, dynamic_quant_large_shape_opt.h and
-dynamic_quant_moe_large_shape.h. The scalar unit, which writes the scales of base and large, raises
-a flag for their store, where the vendor's kernels rely on the order of the program.
+dynamic_quant_moe_large_shape.h. The scalar unit, which writes the scales of base and large, sets a
+flag for their store, where the vendor's kernels rely on program order.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ from npusim.ops._row_quant import (
 )
 
 ROW_UNIT = 16
-"""Rows of db and base are filled up to a multiple of so many elements."""
+"""Rows of db and base are padded to a multiple of this many elements."""
 NUMBERS = 128
-"""Elements of the tensor that holds constants, and what there is one of for a row."""
+"""Elements of the tensor of constants and per-row values."""
 
 
 class Rows:
-    """What db and base claim first: constants, room for a row twice, and the smooth scales."""
+    """Buffers that db and base claim first: constants, room for a row twice, and smooth scales."""
 
     def __init__(self, core: VectorCore, p: Problem) -> None:
         self.core, self.p, self.columns = core, p, p.columns
@@ -72,8 +72,8 @@ class Rows:
             for start in range(0, 4 * FLOATS_PER_BLOCK, FLOATS_PER_BLOCK)
         )
         self.blocks = numbers[4 * FLOATS_PER_BLOCK :][: FLOATS_PER_BLOCK**2]
-        """M of the row eight times, and what else Brcb spreads."""
-        # Whole repeats: what lies behind the elements of the row is never used.
+        """Eight copies of M of the row, and other results of Brcb."""
+        # Full repeats: what lies behind the elements of the row is never used.
         self.whole = core.tile(FLOAT32, align_up(padded, FLOATS_PER_REPEAT))
         self.work = core.tile(FLOAT32, padded)
         self.smooth = self.narrow_smooth = None
@@ -87,7 +87,7 @@ class Rows:
         return self.whole[: self.columns]
 
     def fetch_smooth(self) -> None:
-        """The smooth scales, if there are any."""
+        """Load the smooth scales, if there are any."""
         if self.narrow_smooth is None or self.smooth is None:
             return
         core, columns = self.core, self.columns
@@ -96,7 +96,7 @@ class Rows:
         core.cast(self.smooth[:columns], self.narrow_smooth[:columns])
 
     def smoothen(self) -> None:
-        """The row times the smooth scales, if there are any."""
+        """Multiply the row by the smooth scales, if there are any."""
         if self.smooth is not None:
             self.core.mul(self.values, self.values, self.smooth[: self.columns])
 
@@ -114,23 +114,23 @@ class DoubleBuffered(Rows):
         self.scales = core.tile(FLOAT32, align_up(plan.row_step, FLOATS_PER_BLOCK))
 
     def begin(self) -> None:
-        """Constants, then the smooth scales."""
+        """Load constants, then the smooth scales."""
         fill_constants(self.core, self.p, self.largest, self.inverse)
         self.fetch_smooth()
 
     def fetch(self, x: GmView) -> None:
-        """Begin to load the rows *x*."""
+        """Start to load the rows *x*."""
         self.core.copy_in(self.x_in, x, self.x_pitch)
 
     def piece(self, output: GmView, scale: GmView) -> None:
-        """The oldest rows that were fetched, to *output*, and their scales."""
+        """Quantise the oldest rows that were fetched to *output*, and store their scales."""
         core, out = self.core, None
         loaded = self.x_in.deque()
         for row in range(output.rows):
             self.find_factor(loaded[row * self.x_pitch : row * self.x_pitch + self.columns])
             core.mul(self.whole, self.whole, self.factor.again(self.whole.count))
             halves = round_by_int16(core, self.values, self.work)
-            # Not before it is needed, when the last piece may be on its way out.
+            # Allocated only when needed, while the last piece may still be stored.
             out = out or self.y_out.alloc()
             self.put(row, out[row * self.y_pitch : row * self.y_pitch + self.columns], halves)
         self.x_in.free(loaded)
@@ -142,29 +142,30 @@ class DoubleBuffered(Rows):
         self.y_out.free(out)
 
     def find_factor(self, x: Local) -> None:
-        """*x* `(columns,)` as fp32 to `values`, smoothed; M and 127 / M eight times each."""
+        """Convert *x* `(columns,)` to fp32 in `values`, smoothed; eight copies of M and 127 / M."""
         core, work = self.core, self.work[: self.columns]
         if self.dtype is FLOAT16 and self.smooth is None:
-            # Apart from x, which the vendor's kernel overwrites: no barrier is between the two.
+            # In a separate buffer from x, which the vendor's kernel overwrites: no barrier is in
+            # between.
             magnitudes = self.work.as_dtype(FLOAT16, 2 * self.work.count)[self.work.count :]
             magnitudes = magnitudes[: x.count]
             core.emit(Cast(self.values, x, "none"))
             core.abs(magnitudes, x)
             find_max(core, magnitudes[:1], magnitudes)
-            # All of the row is widened again, for its first element.
+            # The whole row is widened again, for its first element.
             core.cast(work, magnitudes)
         else:
             core.widen(self.values, x)
             self.smoothen()
             find_absmax(core, work[:1], work, self.values)
-        # The other seven are what they are: only the first of the blocks is used.
+        # The other seven are arbitrary: only the first of the blocks is used.
         core.brcb(self.blocks, self.work[:FLOATS_PER_BLOCK])
         core.div(self.factor, self.largest, self.blocks[:FLOATS_PER_BLOCK])
 
     def put(self, row: int, y: Local, halves: Local) -> None:
-        """*halves* to *y* and M / 127 of *row*, picked by a mask of one lane; no barrier follows.
+        """Write *halves* to *y*, and M / 127 of *row* by a mask of one lane; no barrier follows.
 
-        What the next row overwrites first, nobody reads any more.
+        What the next row overwrites first is no longer read.
         """
         here, lane = slice(row, row + 1), row % FLOATS_PER_BLOCK
         one = slice(lane, lane + 1)
@@ -175,7 +176,7 @@ class DoubleBuffered(Rows):
 
 
 def db(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """Rows of whole blocks in the buffer, the next ones on their way."""
+    """Rows in whole blocks in the buffer, with the next ones loaded ahead."""
     rows = DoubleBuffered(core, p, plan)
     found, (x, *others) = pieces_of_cores(p, plan)
     loading, working = found.ahead
@@ -197,12 +198,12 @@ class SingleBuffered(Rows):
         core.claim_tails()
 
     def begin(self) -> None:
-        """The smooth scales, then constants."""
+        """Load the smooth scales, then constants."""
         self.fetch_smooth()
         fill_constants(self.core, self.p, self.largest, self.inverse)
 
     def row(self, x: GmView, output: GmView, scale: GmView) -> None:
-        """A row, whose tile is free once it has been quantised."""
+        """Quantise a row, whose tile is freed afterwards."""
         core, values, work = self.core, self.values, self.work[: self.columns]
         scales, loaded, out = self.scale_out.alloc(), core.load(self.x_in, x), self.y_out.alloc()
         core.widen(values, loaded[: self.columns])
@@ -253,7 +254,7 @@ def moe(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
         core.duplicate(largest, p.largest)
 
     def find_factor_of_row(scale: Local) -> None:
-        """127 / M, by the vector unit, into register `factor`; its inverse to *scale* `(1,)`."""
+        """Compute 127 / M on the vector unit for register `factor`, its inverse for *scale*."""
         core.abs(work, values)
         reduction.find_largest(absmax, work)
         factor = read_quotient(core, factors, largest, absmax)
@@ -263,7 +264,7 @@ def moe(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
 
     def piece(x: GmView, output: GmView, scale: GmView, before: int, groups: Groups) -> None:
         loaded = core.load(x_in, x, x_pitch)
-        # Every piece begins with the smooth scales of the group that the last one ended with.
+        # Every piece starts with the smooth scales of the last group of the previous one.
         smooth.take(every, before)
         out, scales = y_out.alloc(), scale_out.alloc()
         for row, group in enumerate(groups):
@@ -289,10 +290,10 @@ def moe(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
 
 
 class LongRows:
-    """Buffers for parts of a row, and the steps that a part takes."""
+    """Buffers for parts of a row, and the steps for a part."""
 
     def __init__(self, core: VectorCore, p: Problem, plan: Plan, scales: int) -> None:
-        """*scales* leave together."""
+        """*scales* is the number of scales stored together."""
         self.core, self.p, self.columns = core, p, p.columns
         width, dtype = plan.column_step, p.x.element
         self.numbers = core.tile(FLOAT32, FLOATS_PER_BLOCK)
@@ -306,9 +307,9 @@ class LongRows:
         core.claim_tails()
 
     def find_largest(self, values: Local, *, is_first: bool) -> None:
-        """M of the row so far into register `largest`, after *values* `(width,)`.
+        """Write the running M of the row to register `largest`, after *values* `(width,)`.
 
-        largest > part ? largest : part, of floats: a NaN before is lost.
+        largest > part ? largest : part, on floats: an earlier NaN is lost.
         """
         core, work = self.core, self.work[: values.count]
         core.abs(work, values)
@@ -320,11 +321,11 @@ class LongRows:
             core.alu("select", "largest", "is_smaller", "largest", "part")
 
     def divide(self, place: Local) -> None:
-        """By the scalar unit: 127 / M into register `factor`, 1 / (127 / M) to *place* `(1,)`."""
+        """On the scalar unit: 127 / M into register `factor`, 1 / (127 / M) to *place* `(1,)`."""
         find_factor(self.core, "largest", self.p.largest, place)
 
     def quantise(self, out: Local, values: Local) -> None:
-        """*values* `(width,)` times the factor of the row to *out*; no barrier follows."""
+        """Write *values* `(width,)` times the factor of the row to *out*; no barrier follows."""
         self.core.mul(values, values, "factor")
         halves = self.core.whole_halves(values, "round", self.work)
         self.core.emit(Cast(out, halves, "trunc"))
@@ -338,7 +339,7 @@ class Parts(LongRows):
         self.parts = parts_of(p.columns, plan.column_step)
 
     def fetch(self, x: GmView, part: slice) -> None:
-        """Begin to load columns *part* of x, and of the smooth scales."""
+        """Start to load columns *part* of x, and of the smooth scales."""
         core, dtype = self.core, self.p.x.element
         core.copy_in(self.x_in, x[:, part])
         if self.smooth_in is not None:
@@ -346,7 +347,7 @@ class Parts(LongRows):
             core.copy_in(self.smooth_in, smooth[:, part])
 
     def widened(self, loaded: Local, width: int) -> Local:
-        """The part in the tile *loaded*, `(width,)` as fp32, smoothed."""
+        """The part in tile *loaded*, `(width,)` as fp32, smoothed."""
         core, values, work = self.core, self.values[:width], self.work[:width]
         core.cast(values, loaded[:width])
         if self.smooth_in is not None:
@@ -357,7 +358,7 @@ class Parts(LongRows):
         return values
 
     def row(self, x: GmView, output: GmView, scales: GmView, index: int, is_last: int) -> None:
-        """Row number *index* of a core, whose *scales* the last one stores."""
+        """Quantise row *index* of a core; the last one stores the core's *scales*."""
         core, parts, width = self.core, self.parts, self.columns
         if index == 0:
             self.fetch(x, parts[0])
@@ -387,7 +388,7 @@ class Parts(LongRows):
 
 
 def large(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """Rows in parts, the next one always on its way; the scales of a core leave together."""
+    """Rows in parts, with the next one always loaded ahead; the scales of a core are one store."""
     rows, found = Parts(core, p, plan), RowPieces.of(plan.rows_of_core, 1)
     x, output, scale = matrices(p)
     rows_of_core = np.array(plan.rows_of_core, np.int64)
@@ -400,7 +401,7 @@ def large(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
 
 
 def moe_large(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """A row in parts, loaded twice but for the last one; all buffers single."""
+    """A row in parts, each loaded twice except the last one; all buffers single."""
     long, search = LongRows(core, p, plan, FLOATS_PER_BLOCK), GroupSearch(core, p.groups)
     smooth_in = core.vecin(FLOAT32, whole_blocks(plan.column_step, p.x.element))
     parts = parts_of(p.columns, plan.column_step)
@@ -420,7 +421,7 @@ def moe_large(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
         return values
 
     def store(values: Local, output: GmView) -> None:
-        """*values* `(width,)` times the factor of the row to *output* `(1, width)`."""
+        """Store *values* `(width,)` times the factor of the row to *output* `(1, width)`."""
         out = long.y_out.alloc()
         long.quantise(out[: values.count], values)
         core.store(long.y_out, out, output)
@@ -435,7 +436,7 @@ def moe_large(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
         long.divide(scales[:1])
         core.store_rows(long.scale_out, scales, scale)
         store(values, output[:, parts[-1]])
-        # Second pass: the others are loaded again.
+        # Second pass: load the other parts again.
         for part in parts[:-1]:
             store(widened(x, part, group), output[:, part])
 

@@ -1,8 +1,8 @@
-"""The templates multi_row and single_row: several rows an instruction.
+"""The templates multi_row and single_row: several rows per instruction.
 
-The rows of a piece follow each other in the buffer, so an instruction takes all of them, but for
-those that look for the largest magnitude of each. No number passes through the scalar unit, but for
-multi_row in pieces of one row.
+The rows of a piece are contiguous in the buffer, so an instruction covers all of them, except those
+that find the largest magnitude of each. No value passes through the scalar unit, except in
+multi_row with pieces of one row.
 
 ops-nn@e5c3fa9 quant/dynamic_quant/op_kernel/dynamic_quant_{multi,single}_row.h.
 """
@@ -33,17 +33,17 @@ from npusim.ops._dynamic_quant.buffers import (
 from npusim.ops._row_quant import fold_rows, round_by_int16
 
 TENSOR_UNIT = 32
-"""The tensors of multi_row have room for a multiple of so many elements."""
+"""The tensors of multi_row have room for a multiple of this many elements."""
 PER_ROW = 192
-"""Elements that multi_row keeps room for, of what there is one of for each row."""
+"""Elements of each per-row vector for which multi_row has room."""
 SPREAD_ROWS = 32
-"""BroadCast takes so many rows at a time: what the 1152 bytes beyond its tensors have room for."""
+"""Rows per BroadCast: the 1152 bytes beyond its tensors have room for this many."""
 
 
 def _find_maxima(
     core: VectorCore, result: Local, magnitudes: Local, *, waits: bool = False
 ) -> None:
-    """The largest of each row of *magnitudes* `(rows, columns)`, overwritten, to *result*.
+    """Write the maximum of each row of *magnitudes* `(rows, columns)`, overwritten, to *result*.
 
     *waits* writes one more barrier, behind all rows.
     """
@@ -54,7 +54,7 @@ def _find_maxima(
 
 
 def multi_row(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """Take as many rows as 255 repeats hold in fp32; all buffers are single."""
+    """Process as many rows as 255 repeats hold in fp32; all buffers are single."""
     rows = SeveralRows(core, p, plan)
     found, views = pieces_of_cores(p, plan)
     return core.launch(Step(rows.piece, (*views, found.is_first), found.core), begin=rows.begin)
@@ -68,28 +68,28 @@ class SeveralRows:
         self.x = core.tile(p.x.element, align_up(size, TENSOR_UNIT))
         self.smooth = SmoothScales.claimed(core, p, columns) if p.smooth_scales else None
         self.values, self.work = (core.tile(FLOAT32, align_up(size, TENSOR_UNIT)) for _ in range(2))
-        # A byte an element for int4 too.
+        # One byte per element, for int4 too.
         self.y = core.tile(INT8, align_up(size, TENSOR_UNIT))
         self.scales, self.absmax, self.factor = (core.tile(FLOAT32, PER_ROW) for _ in range(3))
         self.largest, self.inverse = (core.tile(FLOAT32, FLOATS_PER_BLOCK) for _ in range(2))
         self.blocks = core.tile(FLOAT32, SPREAD_ROWS * FLOATS_PER_BLOCK)
 
     def begin(self) -> None:
-        """Constants, and the smooth scales; no barrier follows."""
+        """Load constants, and the smooth scales; no barrier follows."""
         fill_constants(self.core, self.p, self.largest, self.inverse)
         if self.smooth is not None:
             self.smooth.keep()
 
     def piece(self, x: GmView, output: GmView, scale: GmView, is_first: int) -> None:
-        """Rows that are loaded together: the first of the core, or such as wait for stores."""
+        """Quantise rows that are loaded together; all but the first of the core wait for stores."""
         core, rows, count = self.core, x.rows, x.rows * x.columns
-        # (rows, columns) as fp32, and room for as many
+        # (rows, columns) as fp32, and scratch of the same size
         values, work = self.values[:count], self.work[:count]
         # A mask of 64 lanes, of which those behind the rows are never used.
         lanes = align_up(rows, FLOATS_PER_REPEAT)
         core.fetch(self.x, x.flat)
         core.cast(values, self.x[:count])
-        # All is in fp32: mte2 may load the next piece.
+        # Everything is in fp32 now: mte2 may load the next piece.
         core.sync("vector", "mte2")
         self.smoothen(values, work)
         core.abs(work, values)
@@ -109,7 +109,7 @@ class SeveralRows:
         core.data_copy(output.flat.operand, y)
 
     def smoothen(self, values: Local, work: Local) -> None:
-        """*values* `(rows, columns)` times the smooth scales, if there are any."""
+        """Multiply *values* `(rows, columns)` by the smooth scales, if there are any."""
         core, columns = self.core, self.p.columns
         if self.smooth is None:
             return
@@ -121,7 +121,7 @@ class SeveralRows:
         core.mul(values, values, factors)
 
     def repeat_factors(self, plane: Local, factors: Local) -> None:
-        """Each of *factors* `(rows,)` to its row of *plane* `(rows, columns)`."""
+        """Copy each of *factors* `(rows,)` to its row of *plane* `(rows, columns)`."""
         columns = plane.count // factors.count
         for first, count in pieces(factors.count, SPREAD_ROWS):
             rows = plane[first * columns : (first + count) * columns]
@@ -136,23 +136,23 @@ class LongRows:
         self.core, self.p, size = core, p, plan.row_step * p.columns
         self.in_half = p.x.element is FLOAT16 and p.smooth_scales is None
         eights = align_up(plan.row_step, FLOATS_PER_BLOCK) * FLOATS_PER_BLOCK
-        # Room for fp32; elements of 16 bits come into the upper half unless they stay 16 bits wide.
+        # Room for fp32; 16-bit elements go to the upper half unless they remain 16 bits wide.
         self.x_in, self.start = core.vecin(FLOAT32, size), 0 if self.in_half else size
         scales_bytes = FLOAT32.nbytes(plan.row_step) + BLOCK_BYTES
-        # y, and behind it the scales.
+        # y, followed by the scales.
         self.y_out, self.scales_start = core.vecout(INT8, size + scales_bytes), size
         self.work = core.tile(FLOAT32, size)
         self.blocks, self.factor = core.tile(FLOAT32, eights), core.tile(FLOAT32, eights)
         self.smooth = SmoothScales.claimed(core, p, p.columns) if p.smooth_scales else None
 
     def begin(self) -> None:
-        """The smooth scales."""
+        """Load the smooth scales."""
         if self.smooth is not None:
             self.smooth.keep()
             self.core.barrier("vector")
 
     def piece(self, x: GmView, output: GmView, scale: GmView) -> None:
-        """Rows that are loaded together."""
+        """Quantise rows that are loaded together."""
         core, rows, count = self.core, x.rows, x.rows * x.columns
         loaded = self.x_in.alloc()
         narrow = loaded.as_dtype(x.dtype)[self.start : self.start + count]
@@ -185,7 +185,7 @@ class LongRows:
         self.y_out.free(out)
 
     def absmax_in_half(self, wide: Local, work: Local, narrow: Local) -> Local:
-        """fp16 *narrow* as fp32 to *work*; M of each row in fp16, where x is."""
+        """Convert fp16 *narrow* to fp32 in *work*; M of each row in fp16, in the buffer of x."""
         core = self.core
         core.cast(work, narrow)
         core.abs(narrow, narrow)
@@ -194,7 +194,7 @@ class LongRows:
         return largest
 
     def absmax(self, wide: Local, work: Local, narrow: Local) -> Local:
-        """*narrow* as fp32 to *wide*, smoothed; M of each row, at the start of *work*."""
+        """Convert *narrow* to fp32 in *wide*, smoothed; M of each row, at the start of *work*."""
         core, columns = self.core, self.p.columns
         core.cast(wide, narrow)
         if self.smooth is not None:
@@ -209,7 +209,7 @@ class LongRows:
 def single_row(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """Up to 16384 elements, in rows of 4096, 5120 or 10240.
 
-    Without smooth scales the largest of fp16 elements are found in fp16.
+    Without smooth scales the maxima of fp16 elements are found in fp16.
     """
     rows = LongRows(core, p, plan)
     return launch_pieces(core, p, plan, rows.piece, rows.begin)

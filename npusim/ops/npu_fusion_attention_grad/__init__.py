@@ -2,24 +2,25 @@
 
 .. code-block:: text
 
-    s = fp32(query @ key.T) * scale_value            hidden ones: -FLT_MAX
+    s = fp32(query @ key.T) * scale_value            masked scores: -FLT_MAX
     p = exp(s - softmax_max) / softmax_sum;          delta = rowsum(dy * attention_in)
     ds = T((fp32(dy @ value.T) - delta) * p)         T: ties away from zero
     output = T((ds @ key) * scale_value)             the gradient of the query
     dkey = T((ds.T @ query) * scale_value);          dvalue = T(T(p).T @ dy)
 
-for each request and head, all in fp32 but for the factors of products; gradients of keys are added
-up over the heads of the query that share them. exp gives the nearest number (assumed).
+for each request and head, all in fp32 except the factors of products; gradients of keys are summed
+over the query heads that share them. exp rounds to nearest (assumed).
 
-* softmax_max, softmax_sum and attention_in are what forward has given; softmax_in, seed, offset and
-  numels do not count. Layouts, masks and modes are those of npu_fusion_attention.
-* Cores add what they find to sums in global memory, in no fixed order on a card; here the first
-  core's come first.
+* softmax_max, softmax_sum and attention_in are the results of forward; softmax_in, seed, offset and
+  numels are ignored. Layouts, masks and modes are those of npu_fusion_attention.
+* Cores add their results to sums in global memory, in no fixed order on a card; here the cores add
+  in ascending order.
 
-The kernel is the vendor's of tiles of 512 tokens and keys, SameAB, which runs where a request has
-1024 tokens or keys. That the kernels for shorter ones and for TND, and its layout of intermediate
-matrices, take the time of the plain one is assumed. The deterministic mode is not simulated, nor
-what the kernel of forward leaves out: :mod:`npusim.torch` makes these of several operators.
+The kernel is the vendor's with tiles of 512 tokens and keys, SameAB, which runs if a request has
+1024 tokens or keys; if its choice says so, scores and the matrices derived from them are stored as
+fractals. Assumed: the kernels for shorter requests and for TND take the same time, and gradients in
+fp32 are always stored as rows. Not simulated are the deterministic mode, and what the forward
+kernel leaves out: :mod:`npusim.torch` composes these from several operators.
 
 Sources: ops-transformer@c29bc10 attention/flash_attention_score_grad; op-plugin@517f2e7,
 op_plugin_functions.yaml. Atlas A2; Atlas A3 by the document of aclnn.
@@ -54,7 +55,7 @@ from npusim.ops.npu_fusion_attention_grad.vector import Vector
 TENSORS = ("query", "key", "value", "dy", "attention_in")
 STATE = ("softmax_max", "softmax_sum")
 NAMES = {"scale": "scale_value"}
-"""Forward's name of a parameter -> this one's."""
+"""Forward's name of a parameter -> the name here."""
 
 
 def _row(half: DType) -> ops.Row:
@@ -67,7 +68,7 @@ SUPPORT = (_row(FLOAT16), _row(BFLOAT16))
 
 
 def check(contract: ops.Contract, names: Mapping[str, str] = NAMES) -> Problem:
-    """Hold a call against what forward accepts and gives; raises OpError."""
+    """Check a call against what forward accepts and returns; raises OpError."""
     ours = {other: name for name, other in names.items()}
     given = {ours.get(name, name): value for name, value in contract.arguments.items()}
     contract = replace(contract, names=names, arguments=given)
@@ -104,14 +105,14 @@ def check(contract: ops.Contract, names: Mapping[str, str] = NAMES) -> Problem:
 
 
 def tile(spec: DeviceSpec, p: Problem) -> ops.Plan:
-    """All cores take part, whatever there is to do."""
+    """All cores start, whatever the size of the call."""
     cores = spec.cores["aic"].count
     workspaces = Places(p.attention, cores).workspaces
     return ops.Plan(block_dim=cores, is_mix=True, workspaces=workspaces)
 
 
 def build(spec: DeviceSpec, p: Problem, plan: ops.Plan) -> tuple[Block, ...]:
-    """Three blocks a group of cores."""
+    """Build three blocks for each group of cores."""
     places = Places(p.attention, plan.block_dim)
     cube, core = Cube(spec, places), VectorCore("npu_fusion_attention_grad", spec, "aiv")
     ends = Ends(spec, places, core)
@@ -137,7 +138,7 @@ def oracle_of(operator: ops.Operator, given: ops.Given) -> tuple[Array, ...]:
     spec = given.spec or devices.load(CHIP)
     arguments = {each.name: getattr(given, each.name) for each in operator.parameters}
     with catch_warnings():
-        # The call itself has warned.
+        # The call itself has warned already.
         simplefilter("ignore", DocumentWarning)
         problem = operator.check(spec, **arguments)
     assert isinstance(problem, Problem)
@@ -152,7 +153,7 @@ def outputs(given: ops.TorchArguments, _: object) -> tuple[Result, ...]:
 
 
 def behind(given: ops.TorchArguments) -> tuple[Result | int, ...]:
-    """The gradients of pse and sink, of which there are none."""
+    """The gradients of pse and sink, which do not exist."""
     return ((0,), given["query"].dtype), ((0,), "float32")
 
 

@@ -1,19 +1,19 @@
-"""The products of the gradient of attention: two before the vector cores' work, three behind it.
+"""The products of the gradient of attention: two before the vector cores' work, three after it.
 
 .. code-block:: text
 
     slopes = dy @ value.T            scores = query @ key.T            both to workspaces
-    query_sum += differences @ key             256 keys at a time, summed up in L0C
+    query_sum += differences @ key             256 keys at a time, summed in L0C
     key_sum   += differences.T @ query         all tokens of the tile
     value_sum += weights.T @ dy                likewise
 
 The last three are added up in global memory (atomic adds of the fixpipe). The first two of a tile
-are made before the last three of the tile before. In L1 are 256 rows of two operands twice, and
-256 x 256 weights or differences twice; in L0 128 x 128 x 128.
+are computed before the last three of the tile before. L1 holds 256 rows of two operands twice, and
+256 x 256 weights or differences twice; L0 holds 128 x 128 x 128.
 
 Sources: ops-transformer@c29bc10 attention/flash_attention_score_grad/op_kernel,
-flash_attention_score_grad_s1s2_bn2gs1s2_sab.h (ComputeMM1, ComputeL1CustomMMDqkv). That all calls
-go through L1 as those of 128 columns and 512 tokens and keys do is assumed.
+flash_attention_score_grad_s1s2_bn2gs1s2_sab.h (ComputeMM1, ComputeL1CustomMMDqkv). Assumed: all
+calls use L1 like those with 128 columns and 512 tokens and keys.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from npusim.ops._attention.cube import L0, MatrixCore
 from npusim.ops.npu_fusion_attention_grad.tiles import Places
 
 SCORES_READY, WEIGHTS_READY, SUMS_READY = 2, 4, 6
-"""Flags: the cube to the vector cores, these to the cube, and the cube to them after the last."""
+"""Flags: from the cube to the vector cores, from these to the cube, and after the last sums."""
 SLICE, SLICES = 256, 2
-"""Rows of an operand in a buffer of L1, and how many of these there are."""
+"""Rows of an operand in a buffer of L1, and the number of these buffers."""
 TURNS, AHEAD, BEHIND = 2, 0, 3
-"""Turns of a core: a tile's first products come in its own, the others behind the next tile's."""
+"""Turns per tile: its first products are in its own turn, the others after the next tile's."""
 
 
 class Cube:
@@ -55,7 +55,7 @@ class Cube:
         core.claim_l0()
 
     def steps(self) -> tuple[Step, ...]:
-        """All tiles."""
+        """The steps of all tiles."""
         places, tiles = self._places, self._places.tiles
         core, order = np.array([x.core for x in tiles]), np.array([x.number for x in tiles])
 
@@ -89,7 +89,7 @@ class Cube:
         slopes: GmView,
         scores: GmView,
     ) -> None:
-        """Slopes and scores of a tile."""
+        """Compute slopes and scores of a tile."""
         self._outer(dy, value, slopes)
         self._outer(query, key, scores)
         self.core.cross_core_set_flag("group", "fixpipe", SCORES_READY)
@@ -102,40 +102,46 @@ class Cube:
             for number, (key, keys) in enumerate(pieces(b.rows, SLICE)):
                 if number == len(right):
                     right.append(self._loaded(self._right, b[key : key + keys, :]))
-                here = result[row : row + rows, key : key + keys]
                 for top, height in pieces(rows, L0):
                     for first, width in pieces(keys, L0):
                         operands = left.at(origin=top), right[number].at(origin=first)
-                        part = here[top : top + height, first : first + width]
-                        self._product(*operands, part, a.columns)
+                        place = (row + top, height), (key + first, width)
+                        part = self._places.part(result, *place)
+                        total = self.core.totals.alloc()
+                        self._add(total, *operands, (height, width, a.columns), begins=True)
+                        self._drain(total, part, (height, width))
             self._left.free(left.tile)
         for each in right:
             self._right.free(each.tile)
 
     def _loaded(self, queue: TileQueue, view: GmView, *, k_is_first: bool = False) -> L1Matrix:
-        """*view* in L1, a part of an operand whose rows, or with *k_is_first* columns, are left."""
+        """Load *view*, a part of an operand, into L1; with *k_is_first* its rows are k."""
         tile = queue.alloc()
         self.core.load_rows(tile, view, align_up(view.rows, FRACTAL_ROWS))
         queue.enque(tile)
         size = (view.columns, view.rows) if k_is_first else (view.rows, view.columns)
         return L1Matrix(queue.deque(), *size, k_is_first)
 
-    def _product(self, a: L1Matrix, b: L1Matrix, result: GmView, depth: int) -> None:
-        """*result* of all *depth* of k, 128 at a time."""
-        total = self.core.totals.alloc()
-        self._add(total, a, b, result, depth, begins=True)
-        self.core.drain(total, result)
+    def _drain(self, total: Local, result: GmView, shape: tuple[int, int]) -> None:
+        """Move *total* to the workspace."""
+        if not self._places.has_fractals:
+            self.core.drain(total, result)
+            return
+        self.core.totals.enque(total)
+        total = self.core.totals.deque()
+        self.core.fixpipe_to_fractals(result, total, shape)
+        self.core.totals.free(total)
 
     def _add(
-        self, total: Local, a: L1Matrix, b: L1Matrix, result: GmView, depth: int, *, begins: bool
+        self, total: Local, a: L1Matrix, b: L1Matrix, shape: tuple[int, int, int], *, begins: bool
     ) -> None:
-        """Add *depth* of k of *a* @ *b*, as large as *result*, to *total*."""
+        """Add *a* @ *b* of *shape* (m, n, k) to *total*, 128 of k at a time."""
+        m, n, depth = shape
         for k, count in pieces(depth, L0):
-            shape = result.rows, result.columns, count
             starts = begins and k == 0
-            self.core.multiply(total, a.at(k=k), b.at(k=k), shape, begins=starts)
+            self.core.multiply(total, a.at(k=k), b.at(k=k), (m, n, count), begins=starts)
 
-    # ---- behind them ----
+    # ---- after them ----
 
     def _behind(
         self,
@@ -149,20 +155,20 @@ class Cube:
         value_sum: GmView,
         is_last: bool,
     ) -> None:
-        """What a tile adds to the gradients."""
+        """Add a tile's contributions to the gradients."""
         self.core.cross_core_wait_flag("group", "scalar", WEIGHTS_READY)
         tokens: list[L1Matrix] = []
         for first, keys in pieces(key.rows, SLICE):
             here = slice(first, first + keys)
-            inner = self._of_query(differences[:, here], key[here, :], query_sum)
+            inner = self._squares(differences, query.rows, (first, keys))
+            self._of_query(inner, key[here, :], query_sum)
             tokens = tokens or self._slices(query)
             self._transposed(inner, tokens, key_sum[here, :])
         self._free(tokens)
         tokens = self._slices(dy)
         for first, keys in pieces(key.rows, SLICE):
             here = slice(first, first + keys)
-            rows = pieces(weights.rows, SLICE)
-            inner = [self._loaded(self._inner, weights[x : x + n, here]) for x, n in rows]
+            inner = self._squares(weights, dy.rows, (first, keys))
             self._transposed(inner, tokens, value_sum[here, :])
         self._free(tokens)
         if is_last:
@@ -177,26 +183,33 @@ class Cube:
         for each in slices:
             self._left.free(each.tile)
 
-    def _of_query(self, differences: GmView, key: GmView, query_sum: GmView) -> list[L1Matrix]:
-        """(tokens, keys) of differences @ (keys, columns); differences stay in L1."""
-        right = self._loaded(self._right, key, k_is_first=True)
+    def _squares(self, slot: GmView, tokens: int, keys: tuple[int, int]) -> list[L1Matrix]:
+        """Load some keys of weights or differences into L1, 256 tokens each."""
         found = []
-        for first, tokens in pieces(differences.rows, SLICE):
-            left = self._loaded(self._inner, differences[first : first + tokens, :])
-            found.append(left)
-            for row, rows in pieces(tokens, L0):
+        for row, rows in pieces(tokens, SLICE):
+            view, tile = self._places.part(slot, (row, rows), keys), self._inner.alloc()
+            load = self.core.load_fractals if self._places.has_fractals else self.core.load_rows
+            load(tile, view, align_up(rows, FRACTAL_ROWS))
+            self._inner.enque(tile)
+            found.append(L1Matrix(self._inner.deque(), rows, keys[1]))
+        return found
+
+    def _of_query(self, inner: list[L1Matrix], key: GmView, query_sum: GmView) -> None:
+        """Compute (tokens, keys) of differences @ (keys, columns)."""
+        right = self._loaded(self._right, key, k_is_first=True)
+        for number, left in enumerate(inner):
+            for row, rows in pieces(left.extent, L0):
                 for column, columns in pieces(query_sum.columns, L0):
-                    top = first + row
+                    top = number * SLICE + row
                     part = query_sum[top : top + rows, column : column + columns]
                     total = self.core.totals.alloc()
                     operands = left.at(origin=row), right.at(origin=column)
-                    self._add(total, *operands, part, key.rows, begins=True)
+                    self._add(total, *operands, (rows, columns, key.rows), begins=True)
                     self.core.drain(total, part, atomic=True)
         self._right.free(right.tile)
-        return found
 
     def _transposed(self, inner: list[L1Matrix], tokens: list[L1Matrix], result: GmView) -> None:
-        """(tokens, keys).T @ (tokens, columns), added to *result*; *inner* is free then."""
+        """Add (tokens, keys).T @ (tokens, columns) to *result*; *inner* is freed."""
         for row, rows in pieces(result.rows, L0):
             for column, columns in pieces(result.columns, L0):
                 part = result[row : row + rows, column : column + columns]
@@ -204,7 +217,8 @@ class Cube:
                 for number, (each, right) in enumerate(zip(inner, tokens, strict=True)):
                     left = L1Matrix(each.tile, each.count, each.extent, k_is_first=True)
                     operands = left.at(origin=row), right.at(origin=column)
-                    self._add(total, *operands, part, right.count, begins=number == 0)
+                    shape = rows, columns, right.count
+                    self._add(total, *operands, shape, begins=number == 0)
                 self.core.drain(total, part, atomic=True)
         for each in inner:
             self._inner.free(each.tile)

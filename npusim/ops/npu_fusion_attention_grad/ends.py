@@ -1,17 +1,17 @@
-"""What vector cores do before the tiles of the gradient of attention, and behind them.
+"""The work of vector cores before and after the tiles of the gradient of attention.
 
 .. code-block:: text
 
     before   query_sum = key_sum = value_sum = 0;  delta = rowsum(dy * attention_in)
-    behind   output = T(query_sum * scale);  dkey = T(key_sum * scale);  dvalue = T(value_sum)
+    after    output = T(query_sum * scale);  dkey = T(key_sum * scale);  dvalue = T(value_sum)
 
-All vector cores take about as much of each, and wait for each other before and behind the tiles;
-T() rounds ties away from zero.
+Each vector core does about the same share of both, and all wait for each other before and after the
+tiles; T() rounds ties away from zero.
 
 Sources: ops-transformer@c29bc10 attention/flash_attention_score_grad, op_host,
 flash_attention_score_grad_tiling_s1s2_bn2gs1s2_sab.cpp (DoPreTiling, DoPreSfmgTiling,
 DoPostTiling), and op_kernel, flash_attention_score_grad_{pre,sfmg,post}.h. Assumed: how much is
-cleared at a time, and that rows of delta are added up as those of the softmax library.
+cleared at a time, and that rows of delta are summed like those of the softmax library.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from npusim.ops.npu_fusion_attention_grad.cube import SUMS_READY
 from npusim.ops.npu_fusion_attention_grad.tiles import SUMS, Places
 
 ALL_VECTORS = 10
-"""Flag by which all vector cores wait for each other."""
+"""The flag by which all vector cores wait for each other."""
 LOADED, MOST_ROWS = 12288, 248
-"""Elements of dy that are loaded at a time, and rows at most."""
+"""Elements of dy that are loaded at a time, and the most rows."""
 ROUNDED = 31360
-"""fp32 that are rounded at a time: what three elements of 16 bits each leave of the buffer."""
+"""fp32 that are rounded at a time: what the buffer holds with three 16-bit elements for each."""
 OUTPUTS = dict(zip(("output", "dkey", "dvalue"), SUMS, strict=True))
 FIRST, LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-"""The orders of what comes before tiles, and of what comes behind them."""
+"""The orders of the work before the tiles, and after them."""
 
 
 class Ends:
-    """Writes the beginning and the end of vector cores; its buffers are those of three stages."""
+    """Writes the start and the end of vector cores' programs; its buffers are of three stages."""
 
     def __init__(self, spec: DeviceSpec, places: Places, core: VectorCore) -> None:
-        """Claim what comes before tiles; `claim_last` follows when theirs have been claimed."""
+        """Claim the buffers used before the tiles; `claim_last` follows after the tiles' claims."""
         self._places, self._a, self._core = places, places.a, core
         element, self._workers = places.a.element, VECTOR_CORES * spec.cores["aic"].count
         self._width = places.a.value_size
@@ -65,7 +65,7 @@ class Ends:
             self._lanes = core.tile(FLOAT32, self._rows * LANES)
 
     def claim_last(self) -> None:
-        """Claim what comes behind tiles, in place of their buffers."""
+        """Claim the buffers for after the tiles, in place of theirs."""
         core = self._core
         core.reset_buffers()
         self._sum_in: TileQueue = core.vecin(FLOAT32, ROUNDED)
@@ -74,9 +74,9 @@ class Ends:
     # ---- before tiles ----
 
     def before(self) -> list[Step]:
-        """Clear the sums, find delta, and wait for all."""
+        """Clear the sums, compute delta, and wait for all cores."""
         cores = np.arange(self._workers)
-        first = np.full(cores.size, FIRST)
+        first = np.full(cores.size, FIRST, np.int64)
         steps = [Step(self._make_zeros, (), cores, first)]
         zeros = self._wide_dy.count
         for name in SUMS:
@@ -95,7 +95,9 @@ class Ends:
         self, stage: object, arguments: tuple[object, ...], core: int, count: int, order: int
     ) -> Step:
         assert callable(stage)
-        return Step(stage, arguments, np.full(count, core), np.full(count, order))
+        return Step(
+            stage, arguments, np.full(count, core, np.int64), np.full(count, order, np.int64)
+        )
 
     def _make_zeros(self) -> None:
         self._core.duplicate(self._wide_dy, 0.0)
@@ -105,12 +107,12 @@ class Ends:
         self._core.put_rows(self._wide_dy[: view.columns], view)
 
     def _meet(self) -> None:
-        """Wait until all sums are clear, and delta is there."""
+        """Wait until all sums are clear, and delta is stored."""
         self._core.end_stage()
         sync_all(self._core, "mte3", "mte2", ALL_VECTORS)
 
     def _delta_steps(self) -> list[Step]:
-        """Rows of delta, head by head, in runs of one core each."""
+        """The steps for rows of delta, head by head, in runs of one core each."""
         a = self._a
         runs = [
             (request, head, length)
@@ -126,11 +128,11 @@ class Ends:
                 delta.append(self._places.sums("delta", request, head, row, rows).flat)
                 cores.append((at + row) // share)
             at += length
-        order = np.full(len(cores), FIRST)
+        order = np.full(len(cores), FIRST, np.int64)
         return [Step(self._rows_of_delta, (dy, y, delta), np.array(cores, np.int64), order)]
 
     def _rows_of_delta(self, dy: GmView, y: GmView, delta: GmView) -> None:
-        """Some rows of delta, eight times each."""
+        """Compute some rows of delta, eight times each."""
         core, width, rows = self._core, self._width, dy.rows
         wide = []
         for queue, tile, view in ((self._dy, self._wide_dy, dy), (self._y, self._wide_y, y)):
@@ -147,17 +149,17 @@ class Ends:
         core.brcb(out[: filled * SUM_COPIES], self._column[:filled])
         core.store_rows(self._delta, out, delta)
 
-    # ---- behind them ----
+    # ---- after them ----
 
     def behind(self) -> list[Step]:
         """Wait for the cube cores and for all others, then round the sums."""
         places = self._places
         cores = np.arange(self._workers)
-        last = np.full(cores.size, LAST)
+        last = np.full(cores.size, LAST, np.int64)
         with_tiles = sorted({x.core for x in places.tiles})
         own = np.array([VECTOR_CORES * x + half for x in with_tiles for half in (0, 1)], np.int64)
         steps = [
-            Step(self._await_cube, (), own, np.full(own.size, LAST)),
+            Step(self._await_cube, (), own, np.full(own.size, LAST, np.int64)),
             Step(self._meet, (), cores, last),
         ]
         for output, name in OUTPUTS.items():
@@ -169,14 +171,14 @@ class Ends:
                 for x, dtype in ((name, FLOAT32), (output, self._a.element))
             )
             scale = 1.0 if name == "value_sum" else self._a.scale
-            steps.append(Step(self._round, (*views, scale), core, np.full(loops, LAST)))
+            steps.append(Step(self._round, (*views, scale), core, np.full(loops, LAST, np.int64)))
         return steps
 
     def _await_cube(self) -> None:
         self._core.cross_core_wait_flag("group", "mte3", SUMS_READY)
 
     def _round(self, sums: GmView, output: GmView, scale: float) -> None:
-        """Sums times *scale* to *output*."""
+        """Round sums times *scale* to *output*."""
         core, count = self._core, sums.columns
         loaded = core.load(self._sum_in, sums)
         if sums.name != "value_sum":
@@ -188,9 +190,9 @@ class Ends:
 
 
 def _cut(at: int, length: int, share: int, most: int) -> Iterator[tuple[int, int]]:
-    """First rows and rows of pieces of *length* rows, which *at* rows come before.
+    """First row and row count of each piece of *length* rows that follow *at* other rows.
 
-    None has rows of two of the shares of all rows, or more than *most*.
+    No piece has rows of two of the shares of all rows, or more than *most*.
     """
     start = 0
     while start < length:

@@ -1,7 +1,7 @@
 """The gradient of attention on whole tiles in plain numpy: the oracle.
 
-Cores add their tiles up one after the other, the first core first: here atomic adds happen so,
-where a card leaves it open.
+Cores add their tiles one after the other, the first core first: atomic adds have this order here;
+on a card it is undefined.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from npusim.ops.npu_fusion_attention_grad.tiles import SIDES, Tile, schedule
 
 
 def gradients(problem: Problem, spec: DeviceSpec, order: CubeOrder) -> tuple[Array, ...]:
-    """Those of query, key and value."""
+    """The gradients of query, key and value."""
     a = problem.attention
     arrays = {each.name: np.asarray(each.array) for each in problem.inputs}
     names = ("query", "key", "value")
@@ -45,13 +45,13 @@ def gradients(problem: Problem, spec: DeviceSpec, order: CubeOrder) -> tuple[Arr
 
 
 Parts = list[tuple[slice, Single]]
-"""Rows of a sum, and what is added to them."""
+"""Rows of a sum, and the values added to them."""
 
 
 def _of_tile(
     a: Attention, arrays: dict[str, Array], tile: Tile, order: CubeOrder
 ) -> tuple[Parts, Parts, Parts]:
-    """What *tile* adds to the sums of its tokens, and twice to those of its keys."""
+    """The contributions of *tile* to the sums of its tokens, and twice to those of its keys."""
 
     def rows(name: str) -> Array:
         return _rows(a, SIDES[name], arrays[name].reshape(-1), tile)
@@ -93,7 +93,7 @@ def _rows(a: Attention, name: str, flat: Array, tile: Tile) -> Array:
 
 
 def _hidden(a: Attention, arrays: dict[str, Array], tile: Tile) -> NDArray[np.bool_]:
-    """Which keys are hidden from each token."""
+    """The mask of keys that are hidden from each token."""
     tokens, keys = np.arange(tile.tokens) + tile.token, np.arange(tile.keys) + tile.key
     apart = keys - tokens[:, None]
     found = np.zeros(apart.shape, np.bool_)

@@ -1,22 +1,23 @@
-"""Tiles of the gradient of attention, which core has which, and where things lie.
+"""Tiles of the gradient of attention, their cores, and the layout of tensors and workspaces.
 
-A tile is some tokens of a head of the query against some keys. Tiles that see keys are counted
-head by head, of a head by their keys, then by their tokens, and dealt to the cube cores in turn.
+A tile is some tokens of a query head against some keys. Tiles with visible keys are counted head by
+head, in a head by their keys, then by their tokens, and assigned to the cube cores round-robin.
 
 .. code-block:: text
 
     scores, slopes           query @ key.T and dy @ value.T of a tile, fp32
-    weights, differences     what they become, in the type of query
+    weights, differences     the results from them, in the type of query
     query_sum ...            the gradients in fp32, laid out as their tensors
     delta                    rowsum(dy * attention_in), eight times, head by head
 
-The first four are workspaces of each core, of two slots each, for one tile after the other.
+The first four are workspaces of each core, with two slots each, used alternately by tiles; some
+calls have them as fractals, each 16 columns of all tokens.
 
 Sources: ops-transformer@c29bc10 attention/flash_attention_score_grad, op_host,
 flash_attention_score_grad_tiling_s1s2_bn2gs1s2_sab.cpp (DoSplit, AdjustCvInner), and op_kernel
-(CalcValidBlock). Assumed: tiles that are balanced have at most 512 tokens and keys, where the
-vendor's may have 1024 of the one and fewer of the other; heads of more than 128 columns have
-smaller ones, which L1 holds.
+(CalcValidBlock). Assumed: balanced tiles have at most 512 tokens and keys, where the vendor's may
+have 1024 of one and fewer of the other; heads of more than 128 columns have smaller ones, which
+fit L1.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from npusim.data.dtypes import FLOAT32, DType
+from npusim.data.dtypes import BFLOAT16, FLOAT32, DType
 from npusim.data.integers import align_up, ceil_div
 from npusim.kernel.program import Binding
 from npusim.kernel.views import GmView
@@ -35,45 +36,50 @@ from npusim.ops._attention.problem import SUM_COPIES, Attention
 from npusim.ops._attention.sides import Side, sides_of
 
 EXTENT, NARROW = 512, 128
-"""Tokens and keys of a tile whose heads have up to so many columns; fewer of wider ones."""
+"""Tokens and keys of a tile for heads of up to this many columns; fewer for wider ones."""
 BALANCED = 4
-"""Fewer keys than so many tiles, of which none is hidden, are cut into tiles of one size."""
+"""Fewer keys than this many tiles, none of them hidden, are split into tiles of equal size."""
 UNIT, SEEN_UNIT = 16, 8
-"""Tokens and keys of a tile are multiples of the one, the keys that it sees of the other."""
+"""Tokens and keys of a tile are multiples of the former, its visible keys of the latter."""
 SLOTS = 2
+LEAST_FRACTAL, FRACTAL_COLUMNS = 512, 128
+"""Tokens and keys from which on a bfloat16 call whose heads have this many columns, or 64 without a
+mask, has its intermediate matrices as fractals."""
+SMALL_KEYS, WHOLE_KEYS = 5000, 128
+"""So do calls with fewer keys than this that are no multiple of the other value."""
 SIDES = {
     "query": "query", "key": "key", "value": "value", "dy": "output", "attention_in": "output",
     "query_sum": "query", "key_sum": "key", "value_sum": "value",
 }  # fmt: skip
-"""Tensor or workspace -> whose tokens lie in the same places."""
+"""Tensor or workspace -> the one whose tokens have the same locations."""
 SUMS = ("query_sum", "key_sum", "value_sum")
 
 
 class Tile(NamedTuple):
-    """Some tokens of a head of a request against some keys, and the core that has them."""
+    """Some tokens of a head of a request against some keys, and the core that computes them."""
 
     request: int
     head: int
-    """The head of the query."""
+    """The query head."""
     token: int
     tokens: int
     key: int
     keys: int
     core: int
     number: int
-    """How many tiles its core has before it."""
+    """The number of tiles of its core before it."""
     is_last: bool
 
 
 class Extents(NamedTuple):
-    """How many tokens and keys a tile has at most."""
+    """The most tokens and keys of a tile."""
 
     tokens: int
     keys: int
 
 
 def extents(a: Attention) -> Extents:
-    """Those of all tiles of a call."""
+    """The limits for all tiles of a call."""
     most = EXTENT
     while most * a.head_size > EXTENT * NARROW:
         most //= 2
@@ -83,6 +89,20 @@ def extents(a: Attention) -> Extents:
     return Extents(most, most)
 
 
+def has_fractals(a: Attention) -> bool:
+    """Whether scores, slopes, weights and differences are matrices of fractals (ChooseL1Custom).
+
+    Assumed: they are rows if tokens or keys are not whole fractals.
+    """
+    if a.is_packed or a.longest_query % UNIT or a.longest_kv % UNIT:
+        return False
+    is_long = min(a.longest_query, a.longest_kv) >= LEAST_FRACTAL
+    is_custom = a.element is BFLOAT16 and is_long and extents(a) == (EXTENT, EXTENT)
+    takes_size = a.head_size == FRACTAL_COLUMNS or (a.head_size == 64 and not a.has_mask)
+    is_odd = a.longest_kv % WHOLE_KEYS != 0 and a.longest_kv < SMALL_KEYS
+    return is_odd or (is_custom and takes_size)
+
+
 def _balanced(extent: int, most: int) -> int:
     """The size of equal parts of *extent*, as few as possible of at most *most*."""
     return align_up(ceil_div(extent, ceil_div(extent, most)), UNIT)
@@ -90,7 +110,7 @@ def _balanced(extent: int, most: int) -> int:
 
 @lru_cache(maxsize=4)
 def schedule(a: Attention, cores: int) -> tuple[Tile, ...]:
-    """The tiles of all cores, by their numbers."""
+    """The tiles of all cores, by their index."""
     found = [Tile(*each, 0, 0, False) for each in _seen(a)]
     return tuple(
         tile._replace(
@@ -101,8 +121,8 @@ def schedule(a: Attention, cores: int) -> tuple[Tile, ...]:
 
 
 def _seen(a: Attention) -> Iterator[tuple[int, int, int, int, int, int]]:
-    """Request, head, tokens and keys of tiles of which some key is seen."""
-    size = extents(a)
+    """Request, head, tokens and keys of tiles with a visible key."""
+    size, unit = extents(a), UNIT if has_fractals(a) else SEEN_UNIT
     for request, (queries, keys) in enumerate(zip(a.query_lengths, a.kv_lengths, strict=True)):
         before, after = Rows(a).reach(request)
         for head in range(a.query_heads):
@@ -112,7 +132,7 @@ def _seen(a: Attention) -> Iterator[tuple[int, int, int, int, int, int]]:
                     first = 0 if before is None else token + before
                     end = min(key + size.keys, keys)
                     if after is not None:
-                        end = min(end, align_up(max(0, token + tokens + after), SEEN_UNIT))
+                        end = min(end, align_up(max(0, token + tokens + after), unit))
                     if key < end and first < key + size.keys:
                         yield request, head, token, tokens, key, end - key
 
@@ -133,12 +153,16 @@ class Places:
         return extents(self.a)
 
     @cached_property
+    def has_fractals(self) -> bool:
+        return has_fractals(self.a)
+
+    @cached_property
     def _sides(self) -> dict[str, Side]:
         return sides_of(self.a)
 
     @cached_property
     def _by_head(self) -> Side:
-        """Where sums lie that are kept head by head, whatever the call says."""
+        """The layout of sums that are stored head by head, whatever the call's layout."""
         return sides_of(replace(self.a, sums_by_token=False))["softmax_max"]
 
     def count(self, name: str) -> int:
@@ -198,14 +222,25 @@ class Places:
         return found | {"delta": FLOAT32.nbytes(rows * SUM_COPIES)}
 
     def of_core(self, core: int) -> dict[str, Binding]:
-        """What the names of its workspaces mean to a core."""
+        """The bindings of its workspaces' names on a core."""
         slots = core * SLOTS * self._slot_elements
         found = {name: Binding(name, dtype.nbytes(slots)) for name, dtype in self._of_tile.items()}
         return found | {name: Binding(name) for name in (*SUMS, "delta")}
 
     def slot(self, name: str, tile: Tile) -> GmView:
-        """What *tile* has of the workspace *name* of its core."""
+        """The slot of *tile* in the workspace *name* of its core."""
         dtype, slot = self._of_tile[name], tile.number % SLOTS
         place = dtype.nbytes(slot * self._slot_elements)
+        if self.has_fractals:
+            columns = tile.tokens * UNIT
+            return GmView(name, dtype, tile.keys // UNIT, columns, columns, place)
         pitch = align_up(tile.keys, UNIT)
         return GmView(name, dtype, tile.tokens, tile.keys, pitch, place)
+
+    def part(self, slot: GmView, rows: tuple[int, int], columns: tuple[int, int]) -> GmView:
+        """Some rows and columns of a slot, each given by its first one and count."""
+        (row, height), (column, width) = rows, columns
+        if self.has_fractals:
+            across = slice(column // UNIT, ceil_div(column + width, UNIT))
+            return slot[across, row * UNIT : (row + height) * UNIT]
+        return slot[row : row + height, column : column + width]

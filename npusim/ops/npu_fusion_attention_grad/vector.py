@@ -1,4 +1,4 @@
-"""What vector cores do between the products: scores to weights, slopes to differences.
+"""The work of vector cores between the products: scores to weights, slopes to differences.
 
 .. code-block:: text
 
@@ -7,7 +7,8 @@
     differences = T((slopes - delta) * p)
 
 A loop is 8192 elements: up to 256 keys, and as many tokens as that leaves. The first vector core
-has the first half of the loops of tokens, rounded down. p stays in the unified buffer.
+takes the first half of the loops over tokens, rounded down; with fractals of the loops over keys. p
+stays in the unified buffer.
 
 Sources: ops-transformer@c29bc10 attention/flash_attention_score_grad/op_kernel,
 flash_attention_score_grad_s1s2_bn2gs1s2_sab.h (ComputeVec, SubGrapA and SubGrapB, whose buffers
@@ -16,7 +17,7 @@ and waits these are).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -37,19 +38,29 @@ from npusim.ops._attention.fia_vector import COMPARED, MaskStep, mask_step, sten
 from npusim.ops._attention.places import joined
 from npusim.ops._attention.problem import MASK_EXTENT, SUM_COPIES
 from npusim.ops.npu_fusion_attention_grad.cube import SCORES_READY, TURNS, WEIGHTS_READY
-from npusim.ops.npu_fusion_attention_grad.tiles import Places, Tile
+from npusim.ops.npu_fusion_attention_grad.fractals import (
+    half_pitch,
+    to_fractals,
+    to_rows,
+    wide_pitch,
+)
+from npusim.ops.npu_fusion_attention_grad.tiles import UNIT, Places, Tile
 
 ELEMENTS, LOOP_KEYS, LOOP_TOKENS = 8192, 256, 128
-"""Elements of a loop, and keys and tokens of it at most."""
+"""Elements of a loop, and its most keys and tokens."""
+GAPS = 256
+"""The most elements in the gaps between the fractals of a loop."""
 
 
 class Part(NamedTuple):
-    """What one of both vector cores has of a tile."""
+    """The part of a tile on one of the two vector cores."""
 
     tile: Tile
+    half: int
     row: int
     rows: int
-    half: int
+    key: int
+    keys: int
 
 
 class Loop(NamedTuple):
@@ -61,57 +72,75 @@ class Loop(NamedTuple):
     keys: int
 
 
-def loop_tokens(tokens: int, keys: int) -> int:
-    """Tokens of a loop of a tile of *tokens* x *keys*.
+def loop_size(tokens: int, keys: int, *, has_fractals: bool = False) -> tuple[int, int]:
+    """Tokens and keys of a loop of a tile of *tokens* x *keys*.
 
-    >>> loop_tokens(512, 512), loop_tokens(100, 16)
-    (32, 100)
+    >>> loop_size(512, 512), loop_size(100, 16), loop_size(512, 320, has_fractals=True)
+    ((32, 256), (100, 16), (51, 160))
     """
-    most = ELEMENTS // align_up(min(keys, LOOP_KEYS), KEYS_ALIGNED)
-    return min(most, tokens, LOOP_TOKENS)
+    wide = min(keys, LOOP_KEYS)
+    if has_fractals and UNIT < keys < VECTOR_CORES * LOOP_KEYS:
+        wide = align_up(ceil_div(keys, VECTOR_CORES), UNIT)
+    return min(ELEMENTS // align_up(wide, KEYS_ALIGNED), tokens, LOOP_TOKENS), wide
 
 
-def parts_of(tile: Tile) -> Iterator[Part]:
-    """What both vector cores have of *tile*."""
-    step = loop_tokens(tile.tokens, tile.keys)
-    first = ceil_div(tile.tokens, step) // VECTOR_CORES * step
-    yield Part(tile, 0, first, 0)
-    yield Part(tile, first, tile.tokens - first, 1)
+def parts_of(tile: Tile, *, has_fractals: bool) -> Iterator[Part]:
+    """The parts of *tile* on both vector cores."""
+    tokens, wide = loop_size(tile.tokens, tile.keys, has_fractals=has_fractals)
+    if has_fractals:
+        first = ceil_div(tile.keys, wide) // VECTOR_CORES * wide
+        yield Part(tile, 0, 0, tile.tokens, 0, first)
+        yield Part(tile, 1, 0, tile.tokens, first, tile.keys - first)
+        return
+    first = ceil_div(tile.tokens, tokens) // VECTOR_CORES * tokens
+    yield Part(tile, 0, 0, first, 0, tile.keys)
+    yield Part(tile, 1, first, tile.tokens - first, 0, tile.keys)
 
 
-def loops_of(part: Part) -> Iterator[Loop]:
-    """The loops of a part: all keys of some tokens, then the next tokens."""
-    for row, rows in pieces(part.rows, loop_tokens(part.tile.tokens, part.tile.keys)):
-        for key, keys in pieces(part.tile.keys, LOOP_KEYS):
-            yield Loop(row, rows, key, keys)
+def loops_of(part: Part, *, has_fractals: bool) -> Iterator[Loop]:
+    """The loops of a part: over keys first, or with fractals over tokens."""
+    tokens, wide = loop_size(part.tile.tokens, part.tile.keys, has_fractals=has_fractals)
+    rows, keys = tuple(pieces(part.rows, tokens)), tuple(pieces(part.keys, wide))
+    if has_fractals:
+        yield from (Loop(*row, *key) for key in keys for row in rows)
+    else:
+        yield from (Loop(*row, *key) for row in rows for key in keys)
+
+
+Work = tuple[tuple[Loop, tuple[MaskStep, ...]], ...]
+"""Loops, and the masks for the scores of each."""
 
 
 class Vector:
-    """Writes what vector cores do with tiles."""
+    """Writes the vector cores' processing of tiles."""
 
     def __init__(self, places: Places, core: VectorCore) -> None:
         self._places, self._a, self._core = places, places.a, core
-        # A buffer may be filled again when what came of it has been stored.
-        self._scores = core.tiles(FLOAT32, ELEMENTS, "mte2", "mte3")
-        self._slopes = core.tiles(FLOAT32, ELEMENTS, "mte2", "mte3")
-        self._weights = core.tile(self._a.element, ELEMENTS)
-        self._differences = core.tile(self._a.element, ELEMENTS)
+        # A buffer may be filled again when the results from it have been stored.
+        room = ELEMENTS + GAPS
+        self._scores, self._slopes = (core.tiles(FLOAT32, room, "mte2", "mte3") for _ in range(2))
+        self._weights, self._differences = (core.tile(self._a.element, room) for _ in range(2))
         self._shares = core.tile(FLOAT32, ELEMENTS)
         """p."""
+        self._scratch = core.tile(FLOAT32, room)
+        """Space to convert fractals to rows and back, or for a mask as fp16, and its bits."""
+        self._half_mask = self._scratch.as_dtype(FLOAT16, ELEMENTS)
+        self._bits = self._scratch[ELEMENTS // 2 :].as_dtype(UINT8, ELEMENTS // 8)
         self._sums = core.tile(FLOAT32, 2 * LOOP_TOKENS * SUM_COPIES)
         self._delta = core.tile(FLOAT32, LOOP_TOKENS * SUM_COPIES)
         self._mask = core.tile(UINT8, ELEMENTS)
-        self._half_mask = core.tile(FLOAT16, ELEMENTS)
-        self._bits = core.tile(UINT8, ELEMENTS // 8)
 
     def step(self) -> Step:
-        """All tiles."""
+        """The step of all tiles."""
         places = self._places
-        parts = [part for tile in places.tiles for part in parts_of(tile)]
+        has = places.has_fractals
+        parts = [part for tile in places.tiles for part in parts_of(tile, has_fractals=has)]
 
         def slots(name: str) -> list[GmView]:
-            views = ((x, places.slot(name, x.tile)) for x in parts)
-            return [view[x.row : x.row + x.rows, :] for x, view in views]
+            return [
+                places.part(places.slot(name, x.tile), (x.row, x.rows), (x.key, x.keys))
+                for x in parts
+            ]
 
         def sums(name: str) -> list[GmView]:
             return [
@@ -126,10 +155,10 @@ class Vector:
             (x._replace(tile=x.tile._replace(head=0, core=0, number=0, is_last=False)),)
             for x in parts
         ]
-        masks = column_of(keys, self._masks)
         core = np.array([VECTOR_CORES * x.tile.core + x.half for x in parts], np.int64)
         order = np.array([TURNS * x.tile.number for x in parts], np.int64)
-        arguments = (*map(slots, names), *map(sums, of_rows), masks)
+        work = column_of(keys, self._work)
+        arguments = (*map(slots, names), *map(sums, of_rows), work)
         return Step(self._tile, arguments, core, order)
 
     def _tile(
@@ -141,28 +170,25 @@ class Vector:
         largest: GmView,
         total: GmView,
         delta: GmView,
-        masks: tuple[tuple[MaskStep, ...], ...],
+        work: Work,
     ) -> None:
-        """What a vector core has of a tile; of each loop come the masks that hide scores."""
+        """Process a vector core's part of a tile, loop by loop."""
         core = self._core
         core.cross_core_wait_flag("group", "scalar", SCORES_READY)
-        wide, step = scores.columns, loop_tokens(scores.rows, scores.columns)
-        cuts = (
-            (slice(row, row + rows), slice(key, key + keys))
-            for row, rows in pieces(scores.rows, step)
-            for key, keys in pieces(wide, LOOP_KEYS)
-        )
-        for (rows, keys), hiding in zip(cuts, masks, strict=True):
-            tiles = (view[rows, keys] for view in (scores, slopes, weights, differences))
-            sums = (view[rows, :] for view in (largest, total, delta))
-            repeat(core, self._loop, *tiles, *sums, hiding)
-        if not masks:
+        for (row, rows, key, keys), masks in work:
+            place, own = ((row, rows), (key, keys)), slice(row, row + rows)
+            slots = (scores, slopes, weights, differences)
+            tiles = (self._places.part(slot, *place) for slot in slots)
+            sums = (view[own, :] for view in (largest, total, delta))
+            repeat(core, self._loop, (rows, keys), *tiles, *sums, masks)
+        if not work:
             # A core without rows must not get ahead of the cube either.
             core.sync("mte2", "mte3")
         core.cross_core_set_flag("group", "mte3", WEIGHTS_READY)
 
     def _loop(
         self,
+        shape: tuple[int, int],
         scores: GmView,
         slopes: GmView,
         weights: GmView,
@@ -172,9 +198,10 @@ class Vector:
         delta: GmView,
         masks: tuple[MaskStep, ...],
     ) -> None:
+        """Convert scores of *shape* to weights, then slopes to differences."""
         core, shares = self._core, self._shares
-        plane = self._loaded(self._scores, scores, (total, largest), masks[:1])
-        block = scores.rows * SUM_COPIES
+        plane = self._loaded(self._scores, scores, shape, (total, largest), masks[:1])
+        block = plane.rows * SUM_COPIES
         core.mul(plane.whole, plane.whole, self._a.scale)
         for number, mask in enumerate(masks):
             if number:
@@ -188,7 +215,7 @@ class Vector:
         by_rows(core, "div", found, self._sums[:block])
         self._store(self._scores, plane, found, self._weights, weights)
 
-        plane = self._loaded(self._slopes, slopes, (delta,), ())
+        plane = self._loaded(self._slopes, slopes, shape, (delta,), ())
         by_rows(core, "sub", plane, self._delta[:block])
         core.mul(plane.whole, plane.whole, found.whole)
         self._store(self._slopes, plane, plane, self._differences, differences)
@@ -197,41 +224,50 @@ class Vector:
         self,
         queue: TileQueue,
         view: GmView,
+        shape: tuple[int, int],
         sums: tuple[GmView, ...],
         masks: tuple[MaskStep, ...],
     ) -> WidePlane:
-        """*view* in a buffer of *queue*, with sums of its rows, and a mask."""
-        core, pitch, tile = self._core, align_up(view.columns, KEYS_ALIGNED), queue.alloc()
+        """*view* in a buffer of *queue* as rows, with their sums, and a mask."""
+        core, (rows, columns), tile = self._core, shape, queue.alloc()
+        pitch = align_up(columns, KEYS_ALIGNED)
         first = self._delta if len(sums) == 1 else self._sums
-        for number, rows in enumerate(sums):
-            count = rows.rows * SUM_COPIES
-            core.fill(first[number * count :][:count], joined(rows), SUM_COPIES)
+        for number, of_rows in enumerate(sums):
+            count = rows * SUM_COPIES
+            core.fill(first[number * count :][:count], joined(of_rows), SUM_COPIES)
         for mask in masks:
             self._load_mask(mask, pitch)
-        core.fill(tile, view, pitch)
+        core.fill(tile, view, wide_pitch(rows) if self._places.has_fractals else pitch)
         queue.enque(tile)
         core.sync("mte2", "vector")
-        return WidePlane(queue.deque(), view.rows, view.columns, pitch)
+        tile = queue.deque()
+        if self._places.has_fractals:
+            to_rows(core, tile, self._scratch, rows, columns, pitch)
+        return WidePlane(tile, rows, columns, pitch)
 
     def _store(
         self, queue: TileQueue, plane: WidePlane, found: WidePlane, out: Local, view: GmView
     ) -> None:
-        """*found*, rounded, to *view*; then the buffer of *plane* may be filled again."""
-        core = self._core
+        """Round *found* and store it to *view*; then the buffer of *plane* may be refilled."""
+        core, pitch = self._core, found.pitch
         core.cast(out[: found.whole.count], found.whole, "round")
+        if self._places.has_fractals:
+            to_fractals(core, out, self._scratch, found.rows, found.columns, pitch)
+            pitch = half_pitch(found.rows)
         core.sync("vector", "mte3")
-        core.put_rows(out, view, found.pitch)
+        core.put_rows(out, view, pitch)
         queue.free(plane.tile)
 
     # ---- masks ----
 
-    def _masks(self, part: Part) -> Hashable:
-        """What hides scores, of each loop of *part*; nothing where all are seen."""
-        return tuple(tuple(self._masks_of(part, loop)) for loop in loops_of(part))
+    def _work(self, part: Part) -> Work:
+        """The loops of *part*, and the masks for each; none if all scores are visible."""
+        loops = loops_of(part, has_fractals=self._places.has_fractals)
+        return tuple((loop, tuple(self._masks_of(part, loop))) for loop in loops)
 
     def _masks_of(self, part: Part, loop: Loop) -> Iterator[MaskStep]:
         every, request = Rows(self._a), part.tile.request
-        token, key = part.tile.token + part.row + loop.row, part.tile.key + loop.key
+        token, key = part.tile.token + part.row + loop.row, part.tile.key + part.key + loop.key
         keys, run = loop.keys, Run(token, loop.rows, 0, 1)
         if every.mask is not None:
             place = request * every.mask.request + token * every.mask.pitch + key
@@ -249,7 +285,7 @@ class Vector:
         self._core.fill(self._mask, view, pitch)
 
     def _hide(self, plane: WidePlane, mask: MaskStep) -> None:
-        """Replace scores of *plane* that *mask* hides by the lowest number."""
+        """Replace the scores of *plane* that *mask* hides by the lowest value."""
         core, whole = self._core, plane.whole
         count = align_up(whole.count, COMPARED)
         half, bits = self._half_mask[:count], self._bits[: count // 8]

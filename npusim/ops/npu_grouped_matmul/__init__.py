@@ -4,20 +4,20 @@
 
     y[r] = x[r] @ weight[e] + bias[e]      for the rows r of group e
 
-    float16, bfloat16    round(f32(bias) + the sums of the cube, fp32, k ascending)     fixpipe
-    float32              bias + the sums of the cube, fp32, k ascending                 fixpipe
+    float16, bfloat16    round(f32(bias) + the cube's sums, fp32, k ascending)     fixpipe
+    float32              bias + the cube's sums, fp32, k ascending                 fixpipe
     int8 by int8         see `templates.plain` and `templates.dequantise`
 
-* Products of float32 are added up as those of 16 bits are, 16 of them exactly at a time (assumed);
-  this kernel never takes the shorter HF32 for them.
+* Products of float32 are added like those of 16 bits, 16 exactly at a time (assumed); this kernel
+  never uses the shorter HF32 for them.
 * 310P has one kernel, `templates.coupled`, for rows of float16 in groups.
-* int4 weights by int8 rows: see `templates.half_sums`, `templates.a8w4_unpacked` where they have
-  few columns for many rows, and `templates.a8w4_vector` for two shapes. The kernel that a second
-  element of tuning_config asks for is not simulated.
-* Of int8 weights by at most 64 float rows an expert, k and n multiples of 128, the vendor writes x
-  in two digits of int8: see `templates.msd`, whose last bits differ from all others.
+* int4 weights with int8 rows: see `templates.half_sums`, `templates.a8w4_unpacked` for few columns
+  and many rows, and `templates.a8w4_vector` for two particular shapes. The kernel that a second
+  element of tuning_config selects is not simulated.
+* For int8 weights with at most 64 float rows for each expert, k and n multiples of 128, the vendor
+  splits x into two digits of int8: see `templates.msd`, whose last bits differ from all others.
 
-`template` names the kernel that the vendor would not take itself, where types have several.
+`template` selects a kernel that the vendor would not choose, for types that have several.
 """
 
 from __future__ import annotations

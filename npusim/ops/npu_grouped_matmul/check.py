@@ -22,27 +22,27 @@ from npusim.ops.npu_grouped_matmul.support import PACKED, Types
 
 MOST_GROUPS = 1024
 MOST_OF_LISTS = 128
-"""Groups of one weight tensor, and of several (torch_npu-npu_grouped_matmul.md)."""
+"""The most groups with one weight tensor, and with several (torch_npu-npu_grouped_matmul.md)."""
 KNOWN: dict[tuple[int, bool], tuple[str, ...]] = {
     (-1, True): ("n/n/n",),
     (0, False): ("1/1/1", "1/n/1", "n/n/1"),
     (2, False): ("1/1/1",),
     (2, True): ("1/n/n",),
 }
-"""group_type, an output for each group -> tensors of x, of weight and of the output."""
+"""group_type, whether each group has an output -> tensors of x, of weight and of the output."""
 KNOWN_OF_INTS: dict[tuple[int, bool], tuple[str, ...]] = {
     (-1, True): ("n/n/n",),
     (0, True): ("1/n/n",),
     (0, False): ("1/n/1", "n/n/1"),
 }
-"""The same where group_list is a list of integers, which is another function of aclnn."""
+"""The same if group_list is a list of integers, which is a different function of aclnn."""
 SPLITS = {True: "0 or 1", False: "2 or 3"}
 LISTS = "bias", "scale", "offset", "per_token_scale", "antiquant_scale", "antiquant_offset"
 Operands = tuple[Operand, ...]
 
 
 def check(contract: Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     xs, weights = _matrices(contract)
     output = contract.value("output_dtype")
     contract.one_of("output_dtype", xs[0].element.name if output is None else output)
@@ -80,7 +80,7 @@ def check(contract: Contract) -> Problem:
 
 
 def _matrices(contract: Contract) -> tuple[Operands, Operands]:
-    """Both lists, each of one layout, transposed or not as one."""
+    """Both lists, each with one layout, all transposed or none."""
     xs, weights = contract.matrices("x"), contract.matrices("weight")
     for name, (first, *others) in (("x", xs), ("weight", weights)):
         for each in others:
@@ -102,7 +102,7 @@ def _turned(operand: Operand) -> str:
 
 
 def _asked(contract: Contract, types: Types) -> str | None:
-    """The kernel that the caller names."""
+    """The kernel that the caller selects."""
     template = contract.value("template")
     if template is None:
         return None
@@ -122,7 +122,7 @@ def _tuning(contract: Contract) -> tuple[int, ...]:
 
 
 def _grouping(contract: Contract, xs: Operands, weights: Operands) -> tuple[int, bool]:
-    """The group_type, and whether there is an output for each group; holds the lists against both.
+    """The group_type, and whether each group has an output; checks the lists against both.
 
     -1: each x by its weight; 0: rows of x; 2: along k.
     """
@@ -160,7 +160,7 @@ def _grouping(contract: Contract, xs: Operands, weights: Operands) -> tuple[int,
 
 
 def _fits(form: str, xs: Operands, weights: Operands) -> bool:
-    """Whether the lists are as long as *form* says; one tensor is a list, too."""
+    """Whether the lengths of the lists match *form*; a single tensor is a list, too."""
     x, weight, _ = form.split("/")
     x_fits = len(xs) == (len(weights) if x == "n" else 1)
     return x_fits and (weight == "n" or len(weights) == 1)
@@ -175,7 +175,7 @@ def _words(form: str) -> str:
 
 
 def _group_type(contract: Contract, *, is_each: bool) -> int:
-    """group_type; of a list of integers what follows from the lists, if it is None."""
+    """group_type; if it is None with a list of integers, it follows from the lists."""
     value, groups = contract.value("group_type"), contract.value("group_list")
     is_of_ints = isinstance(groups, list | tuple)
     on_inference = contract.spec.series in ATLAS_INFERENCE
@@ -197,7 +197,7 @@ def _group_type(contract: Contract, *, is_each: bool) -> int:
 
 
 def _group_list(contract: Contract) -> Operand | None:
-    """group_list as the kernel reads it; a list of integers becomes a tensor of them."""
+    """group_list as the kernel reads it; a list of integers becomes a tensor."""
     value = contract.value("group_list")
     kind = contract.whole("group_list_type", contract.value("group_list_type"))
     contract.require(
@@ -228,7 +228,7 @@ def _group_list(contract: Contract) -> Operand | None:
 
 
 def _check_groups(contract: Contract, p: Problem) -> None:
-    """Hold the length of group_list, and its values if there are any, against the tensors."""
+    """Check the length of group_list, and its values if there are any, against the tensors."""
     groups = p.group_list
     several = len(p.x) > 1
     if groups is None:
@@ -259,12 +259,12 @@ def _check_groups(contract: Contract, p: Problem) -> None:
 
 
 def _check_values(contract: Contract, p: Problem) -> None:
-    """The card reads them unseen; what would have it read beyond x is refused here."""
+    """Refuse values that would read beyond x; the card does not check them."""
     experts, sizes = p.listed[:, 0], p.listed[:, 1]
     total = p.x_shape(0)[1] if p.group_type == 2 else p.rows
     what = "columns" if p.group_type == 2 else "rows"
     must = "not decrease" if p.group_list_type == ENDS else "have no negative numbers"
-    # A pair without rows ends the list, whatever its number is.
+    # A pair without rows ends the list, whatever its expert is.
     lowest = 0 if p.group_list_type == PAIRS else int(sizes.min())
     contract.require(
         lowest >= 0,

@@ -1,4 +1,4 @@
-"""Which of its kernels takes a call of int8 or int4 weights, as the oracle must know, too.
+"""The choice of the kernel for int8 or int4 weights, which the oracle needs, too.
 
 ops-transformer@c29bc10 gmm/grouped_matmul, README.md, op_host/op_api/aclnn_grouped_matmul.cpp,
 op_host/op_tiling/grouped_matmul_tiling.cpp, op_kernel/grouped_matmul_antiquant_a16w8_msd.h.
@@ -13,36 +13,36 @@ from npusim.data.integers import align_up, ceil_div
 from npusim.kernel.launch import share
 from npusim.ops.npu_grouped_matmul.problem import Problem
 
-# ---- int4 weights by integers ----
+# ---- int4 weights with integer rows ----
 
 GROUP_K = 256
 """k of a group with int8 x."""
 VECTOR_DEQUANTISED = ((1, 16, 256, 512), (256, 1024, 512, 32768))
-"""(e, m, k, n) of calls with FRACTAL_NZ whose groups vector cores scale, in fp32."""
+"""(e, m, k, n) of calls with FRACTAL_NZ in which vector cores scale the groups, in fp32."""
 FEW_COLUMNS = 4
-"""n of each row of an expert up to which the weight is unpacked to int8, without groups of k."""
+"""Up to this n for each row of an expert, the weight is unpacked to int8, without groups of k."""
 
 
 def groups_of_k(p: Problem) -> int:
-    """How many groups of k have their own scales."""
+    """The number of groups of k with separate scales."""
     shape = p.scale[0].shape
     return shape[1] if len(shape) == 3 else 1
 
 
 def is_vector(p: Problem) -> bool:
-    """Whether vector cores scale the groups of k, all of 256."""
+    """Whether vector cores scale the groups of k, all of which have 256."""
     k, n = p.weight_shape(0)
     is_listed = p.is_nz and (p.experts, p.rows, k, n) in VECTOR_DEQUANTISED
     return is_listed and not p.offset and groups_of_k(p) * GROUP_K == k
 
 
 def is_unpacked(p: Problem) -> bool:
-    """Whether a weight of int4 becomes int8 before rows of int8 are multiplied by it."""
+    """Whether an int4 weight is unpacked to int8 before rows of int8 are multiplied by it."""
     is_plain = groups_of_k(p) == 1 and not p.offset
     return is_plain and p.weight_shape(0)[1] * p.experts <= FEW_COLUMNS * p.rows
 
 
-# ---- int8 or int4 weights by floats ----
+# ---- int8 or int4 weights with float rows ----
 
 UNIT, LONGEST_K, LEAST_N, MOST_ROWS = 128, 12288, 1024, 64
 WIDE_N, WIDTH, WIDTH_OF_WIDE = 2048, 256, 512
@@ -51,11 +51,11 @@ PIECE_BYTES, SUM_BYTES = 32768, 131072
 MOST_GROUPS = 12
 """Most groups of a batch."""
 STRIP = 1024
-"""Columns of a block are a multiple of it where there are many."""
+"""Columns of a block are a multiple of this if there are many."""
 
 
 def group_k(p: Problem, weight: int) -> int:
-    """k of a group with its own scales, of weight number *weight*: all of it without groups."""
+    """k of a group with its own scales, of weight index *weight*: all of it without groups."""
     k = p.weight_shape(weight)[0]
     shape = p.antiquant_scale[weight].shape
     has_groups = len(shape) == len(p.weight[weight].shape)
@@ -63,12 +63,12 @@ def group_k(p: Problem, weight: int) -> int:
 
 
 def fits_msd(k: int, n: int) -> bool:
-    """Whether x of that k can be written in digits."""
+    """Whether x with this k can be split into digits."""
     return n % UNIT == 0 and k % UNIT == 0 and k <= LONGEST_K
 
 
 def in_digits(p: Problem) -> bool:
-    """Whether x is written in two digits of int8."""
+    """Whether x is split into two digits of int8."""
     if p.asked is not None:
         return p.asked == "msd"
     k, n = p.weight_shape(0)
@@ -77,8 +77,8 @@ def in_digits(p: Problem) -> bool:
     return can_be and fits_msd(k, n) and is_small
 
 
-# What of the digits enters the bits is which cores add up which part of a row. That the cores are
-# dealt out evenly to the groups of a batch is assumed.
+# The bits of the digits depend on which cores sum which part of a row. Assumed: the cores are
+# divided evenly among the groups of a batch.
 
 
 class Blocks(NamedTuple):
@@ -90,7 +90,7 @@ class Blocks(NamedTuple):
 
 
 def blocks_of(p: Problem) -> Blocks:
-    """Those of a call."""
+    """The blocks of a call."""
     k, n = p.weight_shape(0)
     width = WIDTH_OF_WIDE if n >= WIDE_N and not p.trans_weight else WIDTH
     base_k = PIECE_BYTES // width
@@ -100,16 +100,16 @@ def blocks_of(p: Problem) -> Blocks:
 
 
 class Split(NamedTuple):
-    """Who writes the digits of a group."""
+    """The cores that write the digits of a group."""
 
     batch: int
     cores: range
     piece_k: int
-    """k of a row that a core has; less than all if there are fewer rows than cores."""
+    """k of a row on each core; less than all if there are fewer rows than cores."""
 
 
 def splits(p: Problem, cores: int) -> list[Split]:
-    """The split of each group, on so many *cores*; groups without rows are in no batch."""
+    """The split of each group over *cores*; groups without rows are in no batch."""
     rows, blocks, (k, n) = p.groups.m.tolist(), blocks_of(p), p.weight_shape(0)
     batches: list[list[int]] = [[]]
     made = 0

@@ -10,7 +10,8 @@ import numpy as np
 
 from npusim import devices
 from npusim.data.dtypes import BFLOAT16, INT4, INT8, Array
-from npusim.data.few_rows import few_rows_product
+from npusim.data.few_rows import FEW_ROWS, few_rows_product
+from npusim.data.product import float_product
 from npusim.data.tensor import is_transposed
 from npusim.ops._contract import Contract
 from npusim.ops._digits import away, fitted, pair_sum
@@ -26,13 +27,13 @@ from npusim.ops.npu_grouped_matmul.problem import Problem
 F32, F16 = np.float32, np.float16
 OF_EXPERTS = "bias", "scale", "offset", "antiquant_scale", "antiquant_offset"
 DEFAULT = "ascend910b2"
-"""The chip that chooses a kernel where none is named: an Atlas A2 with 24 cube cores."""
+"""The chip whose choice of kernel applies by default: an Atlas A2 with 24 cube cores."""
 
 
 def oracle(given: Given) -> Array | tuple[Array, ...]:
-    """Multiply each group of x by its own of weight; one output, or a tuple of several.
+    """Multiply each group of x by its weight; returns one output, or a tuple of several.
 
-    Rows that no group has are zero, as the allocator gives them. template names the kernel; results
+    Rows without a group are zero, as the allocator leaves them. template names the kernel; results
     may depend on the chip and the order in which the cube adds.
     """
     spec = given.spec or devices.load(DEFAULT)
@@ -43,12 +44,13 @@ def oracle(given: Given) -> Array | tuple[Array, ...]:
     return _multiplied(given, p, spec.cores[spec.cube_kind].count, ROWS[p.types.template])
 
 
-MOST_AT_ONCE = 2**20
-"""As of one product (:mod:`npusim.ops.matmul.oracle`)."""
+MOST_AT_ONCE = 2**24
+"""Products of numbers that are summed up in few calls of numpy. To write micro-ops for groups of
+other rows takes longer than to compute so many (measured)."""
 
 
 def at_once(given: Given, p: Problem, _: Plan) -> Array | tuple[Array, ...] | None:
-    """The same of few floats."""
+    """The same for a small number of floats."""
     columns = p.weight[0].shape[-1]
     is_small = sum(int(each) for each in p.groups.m * p.groups.k) * columns <= MOST_AT_ONCE
     if not is_small or ROWS[p.types.template] is not _plain:
@@ -59,7 +61,7 @@ def at_once(given: Given, p: Problem, _: Plan) -> Array | tuple[Array, ...] | No
 def _multiplied(
     given: Given, p: Problem, cores: int, rows: Callable[[_Group], Array]
 ) -> Array | tuple[Array, ...]:
-    """What *rows* makes of each group; one output, or a tuple of several."""
+    """Apply *rows* to each group; returns one output, or a tuple of several."""
     groups = p.groups
     outputs = [np.zeros(x.shape, p.types.output.numpy) for x in p.outputs.values()]
     for number in range(groups.m.size):
@@ -73,7 +75,7 @@ def _multiplied(
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """What a group has of each list: of its expert, and of its rows."""
+    """The operands of a group from each list: by expert or by row."""
 
     given: Given
     p: Problem
@@ -83,7 +85,7 @@ class _Group:
     x: Array
     """`(rows, k)`."""
     weight: Array
-    """`(k, n)`; of int4 in int8."""
+    """`(k, n)`; int4 as int8."""
     bias: Array | None
     """`(n,)`."""
     scale: Any
@@ -97,7 +99,7 @@ class _Group:
 
     @staticmethod
     def of(given: Given, p: Problem, number: int, cores: int) -> _Group:
-        """The operands of group *number*."""
+        """The operands of group index *number*."""
         groups = p.groups
         m, k, place, row, first, weight, matrix, weight_k = (
             int(each[number])
@@ -108,7 +110,7 @@ class _Group:
         )
 
         def own(name: str) -> Any:
-            """A tensor of the list of an expert, or a part of the only one."""
+            """The expert's tensor in a list, or its part of the only tensor."""
             found = _several(given.arguments[name])
             if not found:
                 return None
@@ -136,13 +138,13 @@ class _Group:
 
 
 def _several(value: Any) -> tuple[Any, ...]:
-    """A list of arrays, whether it was given as one or as its only member."""
+    """The arrays of a list, also if the list is a single array."""
     if value is None:
         return ()
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
-# ---- rows `(rows, k)` of a group, by kernel ----
+# ---- rows `(rows, k)` of a group, for each kernel ----
 
 
 def _plain(group: _Group) -> Array:
@@ -153,7 +155,12 @@ def _plain(group: _Group) -> Array:
 
 def _plain_at_once(group: _Group) -> Array:
     """The same."""
-    total = few_rows_product(group.x, group.weight, group.bias, group.given.cube_order)
+    x, weight, order = group.x, group.weight, group.given.cube_order
+    if len(x) <= FEW_ROWS:
+        total = few_rows_product(x, weight, group.bias, order)
+    else:
+        start = np.zeros(1, F32) if group.bias is None else group.bias.astype(F32)
+        total = float_product(x, weight, start, order)
     return group.given.rounded(total, group.dtype)
 
 
@@ -173,7 +180,7 @@ def _a8w8(group: _Group) -> Array:
             return fixpipe_int8(acc.astype(F32), group.scale.astype(np.int64))
         values = acc.astype(F32) * group.scale.astype(F32)
         if group.per_token_scale is not None or group.p.act_type:
-            # A zero of either sign becomes a positive one here.
+            # A zero of either sign becomes positive here.
             values = values + F32(0)
         if group.per_token_scale is not None:
             values = values * group.per_token_scale[:, None]
@@ -183,7 +190,7 @@ def _a8w8(group: _Group) -> Array:
 
 
 def _activated(x: Array, act_type: int) -> Array:
-    """*x*, fp32, or its activation; each operation rounds once."""
+    """*x*, fp32, or its activation; rounded after each operation."""
     match act_type:
         case support.RELU:
             return np.where(x <= 0, F32(0), x)
@@ -202,7 +209,7 @@ def _exp(x: Array) -> Array:
     return np.asarray(np.exp(x.astype(np.float64)).astype(F32))
 
 
-# ---- int8 or int4 by floats ----
+# ---- int8 or int4 weights with float rows ----
 
 
 def _antiquant(group: _Group) -> Array:
@@ -242,13 +249,13 @@ def _msd(group: _Group) -> Array:
 
 
 def _sums(values: Array, piece_k: int) -> Array:
-    """The sum of each row: of parts, then of these."""
+    """The sum of each row: over each part, then over the parts."""
     parts = [_tree(values[:, k : k + piece_k]) for k in range(0, values.shape[1], piece_k)]
     return _tree(np.stack(parts, axis=1))
 
 
 def _tree(values: Array) -> Array:
-    """The sum of each row, 64 elements as a tree of neighbours, and what comes of them again."""
+    """The sum of each row: 64 elements pairwise as a tree, and the results likewise."""
     while True:
         more = -values.shape[1] % 64
         lanes = np.pad(values, ((0, 0), (0, more))).reshape(len(values), -1, 64)
@@ -257,7 +264,7 @@ def _tree(values: Array) -> Array:
             return np.asarray(values[:, 0])
 
 
-# ---- int4 by integers ----
+# ---- int4 weights with integer rows ----
 
 
 def _int4(group: _Group) -> Array:
@@ -291,14 +298,14 @@ def _scaled_groups(digit: Array, weight: Array, scale: Array) -> Array:
     total: Any = None
     for group, factors in enumerate(scale):
         ks = slice(choice.GROUP_K * group, choice.GROUP_K * (group + 1))
-        # Whole numbers lose bits above 2048.
+        # Integers lose bits above 2048.
         scaled = exact_int(digit[:, ks], weight[ks]).astype(F16).astype(F32) * factors
         total = scaled if group == 0 else scaled + total
     return np.asarray(total)
 
 
 def _unpacked_scale(group: _Group, words: Array) -> Array:
-    """The scales of the columns, for bfloat16 rounded down to it."""
+    """The scales of the columns; for bfloat16 rounded down to it."""
     scale = words.astype(np.uint64).astype(np.uint32).view(F32)
     if group.p.types.output is not BFLOAT16:
         return scale
@@ -318,4 +325,4 @@ ROWS: dict[str, Callable[[_Group], Array]] = {
     "a4w4": _int4,
     "a8w4": _int4,
 }
-"""Template of a row of support -> what computes rows."""
+"""Template of a row of support -> the function that computes rows."""

@@ -1,8 +1,8 @@
-"""The blocks of all groups as columns: who makes which, and what it needs of every tensor.
+"""The blocks of all groups in column form: which core computes each, and its operands.
 
-The blocks of all groups are numbered through, and core c takes numbers c, c + cores, and so on
-(ops-transformer@c29bc10 gmm/grouped_matmul/op_kernel/grouped_matmul.h). On the way every core reads
-group_list from end to end.
+The blocks of all groups have consecutive indices, and core c takes c, c + cores, and so on
+(ops-transformer@c29bc10 gmm/grouped_matmul/op_kernel/grouped_matmul.h). Meanwhile every core reads
+the whole of group_list.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ from npusim.kernel.table import spread
 from npusim.ops.npu_grouped_matmul.problem import PAIRS, Problem, starts
 
 ONCE = "weight_once"
-"""The weight as groups know it that read it once only, and so past the L2."""
+"""The name of the weight for groups that read it only once, and so bypass the L2."""
 LINE_BYTES = 64
 """Bytes of a line of the scalar unit's data cache."""
 ROW_MAJOR_BLOCKS = 5
-"""Up to so many blocks of rows a group's blocks follow each other row after row."""
+"""A group with up to this many rows of blocks processes them in row-major order."""
 WINDOW = 8
-"""Blocks of a window, either way, where there are more."""
+"""Blocks of a window in both directions, if there are more."""
 Matrices = tuple[GmMatrix, GmMatrix]
 """x and the weight of a group in memory."""
 
 
 def bound(p: Problem, *workspaces: str) -> dict[str, Binding]:
-    """What the names of global memory mean, the same to every core."""
+    """The bindings of the names of global memory, the same for every core."""
     names = (*(operand.name for operand in p.inputs), *p.outputs, *workspaces)
     return {name: Binding(name) for name in names} | {ONCE: Binding("weight", is_cached=False)}
 
 
 def matrices_of(p: Problem, x: int, weight: int, name: str = "weight") -> Matrices:
-    """Tensor number *x* of x and number *weight* of weight, which the kernel calls *name*."""
+    """Tensor *x* of list x and tensor *weight* of list weight, with the kernel's *name* for it."""
     rows, k = p.x_shape(x)
     x_size = (k, rows) if p.trans_x else (rows, k)
     wk, n = p.weight_shape(weight)
@@ -73,7 +73,7 @@ def matrices_of(p: Problem, x: int, weight: int, name: str = "weight") -> Matric
 def matmul_of(
     core: CubeCore, p: Problem, tile: BaseTile, *, bias: DType | None = None, unit_flag: bool
 ) -> Matmul:
-    """The products of x and weight, of whichever group, which may start from a *bias*."""
+    """The products of x and weight for any group, which may start from a *bias*."""
     longest = int(p.groups.k.argmax())
     x, weight = matrices_of(p, int(p.groups.x[longest]), int(p.groups.weight[longest]))
     k = int(p.groups.k[longest])
@@ -81,7 +81,7 @@ def matmul_of(
 
 
 def staggered(cube: Matmul, parts: Parts) -> Integers:
-    """Where along k the core of each part begins, so that those who read the same do not meet."""
+    """The start along k of each part, so that cores that share operands do not collide."""
     pairs = zip(parts.core.tolist(), parts.p.groups.k[parts.group].tolist(), strict=True)
     return np.array([cube.stagger(core, k) for core, k in pairs], np.int64)
 
@@ -93,12 +93,12 @@ class Parts:
     p: Problem
     core: Integers
     order: Integers
-    """`2 number + 1`, see `number`: entries of group_list have even ones in between."""
+    """`2 number + 1`, see `number`: entries of group_list have the even values in between."""
     turn: Integers
-    """The number of each among those of its core."""
+    """The index of each part among those of its core."""
     group: Integers
     row: Integers
-    """The first row, from the first of its group."""
+    """The first row, relative to the first one of its group."""
     column: Integers
     rows: Integers
     columns: Integers
@@ -114,10 +114,10 @@ class Parts:
         by_row: bool = False,
         batch: Integers | None = None,
     ) -> Parts:
-        """The blocks of up to *m* x *n* that each core makes, as tiles of up to *width* columns.
+        """The blocks of up to *m* x *n* of each core, as tiles of up to *width* columns.
 
-        *by_row* says that those of a group follow each other row after row, however many there are.
-        The first core begins anew with each *batch* of groups, whose number each group has.
+        With *by_row* those of a group are in row-major order in any case. Each *batch* of
+        groups starts with the first core again; it is given by index for each group.
         """
         groups, width = p.groups, width or n
         with_k = np.flatnonzero(groups.k).tolist()
@@ -130,7 +130,7 @@ class Parts:
         core = np.arange(group.size)
         if batch is not None:
             core -= np.searchsorted(batch[group], batch[group])
-        # A block is one tile after the other, side by side.
+        # A block consists of horizontally adjacent tiles.
         block, inside = spread(-(-left // width))
         inside = inside * width
         group, row = group[block], i[block] * m
@@ -151,21 +151,21 @@ class Parts:
 
     @property
     def number(self) -> Integers:
-        """The number of each among those of all cores and groups."""
+        """The index of each part among those of all cores and groups."""
         return self.order // 2
 
     @property
     def is_alone(self) -> Any:
-        """Whether its group has one block of rows, so that its weight is read once only."""
+        """Whether the group has one row of blocks, so that its weight is read only once."""
         return self.rows == self.p.groups.m[self.group]
 
     def select(self, chosen: Any) -> Parts:
-        """Some of them: a mask, or which."""
+        """Select parts by mask or index."""
         own = {x.name: getattr(self, x.name)[chosen] for x in fields(self) if x.name != "p"}
         return replace(self, **own)
 
     def repeated(self, times: int) -> Parts:
-        """All parts of each core for *times* cores instead, the vector cores of its group."""
+        """All parts of each core, repeated for the *times* vector cores of its group."""
         every = self.select(np.repeat(np.arange(self.core.size), times))
         half = np.tile(np.arange(times), self.core.size)
         return replace(every, core=every.core * times + half)
@@ -173,11 +173,11 @@ class Parts:
     def steps(
         self, stage: Callable[..., None], arguments: Callable[[Parts], tuple[Any, ...]]
     ) -> tuple[Step, ...]:
-        """`stage(*arguments(part))` of each; *arguments* makes columns of parts that are alike."""
+        """`stage(*arguments(part))` for each; *arguments* builds columns for similar parts."""
         return tuple(Step(stage, arguments(own), own.core, own.order) for own in self.alike())
 
     def alike(self) -> Iterator[Parts]:
-        """Runs of them that have one output, one way to read the weight and one type of scale."""
+        """Runs of parts with the same output, the same way to read the weight and type of scale."""
         groups, scale = self.p.groups, self.p.scale
         output, weight = groups.output[self.group], groups.weight[self.group]
         key = 2 * output + self.is_alone
@@ -190,7 +190,7 @@ class Parts:
 
     @property
     def matrices(self) -> Choices:
-        """x and the weight of each, see `matrices_of`; of parts that are alike."""
+        """x and the weight of each, see `matrices_of`; for parts that are alike."""
         return Choices(*self._tensors(self._weight_name))
 
     @property
@@ -207,11 +207,11 @@ class Parts:
 
     @property
     def weight(self) -> GmTiles:
-        """Columns of the weight `(k, columns)`; of parts that are alike."""
+        """Columns of the weight `(k, columns)`; for parts that are alike."""
         return self.weight_called(self._weight_name)
 
     def weight_called(self, name: str) -> GmTiles:
-        """Columns of the weight `(k, columns)`, which the kernel calls *name*."""
+        """Columns of the weight `(k, columns)`, under the kernel's *name* for it."""
         groups, group = self.p.groups, self.group
         place = self.column, self.columns, groups.matrix[group], groups.weight_k[group]
         return self._tiles(1, name, place)
@@ -221,7 +221,7 @@ class Parts:
         return ONCE if self.is_alone.any() else "weight"
 
     def _tensors(self, name: str) -> tuple[tuple[Matrices, ...], Integers]:
-        """The matrices of pairs of tensors of x and weight, and which of them each part has."""
+        """The matrices of pairs of tensors of x and weight, and the pair's index for each part."""
         groups, weights = self.p.groups, len(self.p.weight)
         pair = groups.x[self.group] * weights + groups.weight[self.group]
         pairs, index = np.unique(pair, return_inverse=True)
@@ -231,7 +231,7 @@ class Parts:
     def _tiles(
         self, side: int, name: str, place: tuple[Integers, Integers, Integers, Integers]
     ) -> GmTiles:
-        """Tiles of x (*side* 0) or weight (1), in *place* as of `GmMatrix.tiles`."""
+        """Tiles of x (*side* 0) or weight (1), at *place* like in `GmMatrix.tiles`."""
         p, groups, k = self.p, self.p.groups, self.p.groups.k[self.group]
         lists, tensor = (p.x, p.weight)[side], (groups.x, groups.weight)[side][self.group]
         offset = np.array(starts(lists), np.int64)[tensor]
@@ -245,7 +245,7 @@ class Parts:
 
     @property
     def output(self) -> GmViews:
-        """`(rows, columns)` of the output; of parts that are alike."""
+        """`(rows, columns)` of the output; for parts that are alike."""
         groups, group = self.p.groups, self.group
         number = int(groups.output[group[0]])
         spec = self.p.output_spec(number)
@@ -256,9 +256,9 @@ class Parts:
         return GmViews.of(whole, top, self.column, self.rows, self.columns)
 
     def of_columns(self, parts: tuple[Operand, ...]) -> GmViews | None:
-        """The values of its columns in a list such as the bias; None without one.
+        """The values for its columns in a list such as the bias; None without one.
 
-        One value an expert is that value.
+        A single value for an expert applies to all columns.
         """
         if not parts:
             return None
@@ -271,7 +271,7 @@ class Parts:
         return _vectors(parts, weight, first, np.where(is_one, 1, self.columns))
 
     def of_rows(self, parts: tuple[Operand, ...]) -> GmViews | None:
-        """The values of its rows in a list such as the scales of rows; None without one."""
+        """The values for its rows in a list such as the row scales; None without one."""
         if not parts:
             return None
         groups, group = self.p.groups, self.group
@@ -281,7 +281,7 @@ class Parts:
 def _vectors(
     parts: tuple[Operand, ...], tensor: Integers, first: Integers, count: Integers
 ) -> GmViews:
-    """*count* elements of tensor number *tensor* of a list, from *first* on."""
+    """*count* elements of tensor index *tensor* of a list, from *first* on."""
     name, of_tensor = parts[0].name.partition("[")[0], np.array(starts(parts), np.int64)
     dtype = parts[int(tensor[0])].element
     offset = of_tensor[tensor] + first * dtype.bits // 8
@@ -289,9 +289,9 @@ def _vectors(
 
 
 def read_list(p: Problem, core: Core, cores: int, parts: Parts | None = None) -> Step:
-    """Have all *cores* read group_list, each entry before their *parts* of its group.
+    """Let all *cores* read group_list, each entry before their *parts* of its group.
 
-    *parts* are all of them; without any the list is read before all else.
+    *parts* are all of them; without any, the whole list is read first.
     """
     words = 2 if p.group_list_type == PAIRS else 1
     entries = min(len(p.listed), p.groups.m.size)
@@ -314,13 +314,13 @@ def read_list(p: Problem, core: Core, cores: int, parts: Parts | None = None) ->
 
 @lru_cache(maxsize=256)
 def _row_after_row(rows: int, columns: int) -> Integers:
-    """The blocks of a group, *rows* x *columns* of them, `(2, blocks)`."""
+    """The blocks of a group, *rows* x *columns* of them, in row-major order, `(2, blocks)`."""
     return np.stack(np.divmod(np.arange(rows * columns), max(columns, 1)))
 
 
 @lru_cache(maxsize=256)
 def _windows(rows: int, columns: int) -> Integers:
-    """The same by diagonals of windows, where there are many rows of blocks."""
+    """The same in diagonals of windows, if there are many rows of blocks."""
     if rows <= ROW_MAJOR_BLOCKS:
         return _row_after_row(rows, columns)
     found = []

@@ -1,13 +1,13 @@
-"""What the kernel of npu_grouped_matmul receives: lists of tensors, and the groups of a call.
+"""The arguments of npu_grouped_matmul's kernel: lists of tensors, and the groups of a call.
 
-A kernel finds the tensors of a list by a table of their addresses. Here they lie behind each other
-as the allocator places tensors of which each is made after the one before, and a program reaches
-each by its distance from the first. That a kernel takes no time to look an address up is assumed.
+A kernel finds the tensors of a list by a table of their addresses. Here they are adjacent, as the
+allocator places tensors created one after the other, and a program reaches each by its offset from
+the first. That looking up an address takes a kernel no time is assumed.
 
-group_list says in one of three forms (group_list_type) which rows, or which part of k, each weight
-is multiplied with: where each group ends, how many rows it has, or pairs of an expert and its rows.
-Every core reads it from global memory while it runs, one entry after the other, so it decides how
-a kernel is written, see `value_dependent_inputs`.
+group_list gives in one of three forms (group_list_type) the rows, or the part of k, for each
+weight: the end of each group, its row count, or pairs of an expert and its row count. Every core
+reads it from global memory at run time, one entry after the other, so it determines how a kernel is
+written, see `value_dependent_inputs`.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ ENDS, ROWS, PAIRS = 0, 1, 2
 
 
 def starts(parts: tuple[Operand, ...]) -> tuple[int, ...]:
-    """Bytes from the first of *parts* to each."""
+    """Byte offsets of *parts* from the first one."""
     return tuple(accumulate((allocated_bytes(part.spec.nbytes) for part in parts[:-1]), initial=0))
 
 
 def joined(name: str, parts: tuple[Operand, ...]) -> Operand:
-    """*parts* as one operand called *name*: the only one as it is, several as their bytes."""
+    """*parts* as one operand called *name*: a single one unchanged, several as their bytes."""
     if len(parts) == 1:
         return Operand(name, parts[0].spec, parts[0].array)
     first = starts(parts)
@@ -54,9 +54,9 @@ def joined(name: str, parts: tuple[Operand, ...]) -> Operand:
 
 
 def entries_of(group_list: Array, kind: int) -> Integers:
-    """The expert and the size of each group that a kernel reads of *group_list*, `(groups, 2)`.
+    """The expert and the size of each group that a kernel reads in *group_list*, `(groups, 2)`.
 
-    Sizes are rows, or positions of k. Of pairs the first that has no rows ends the list
+    Sizes are rows, or positions of k. The first pair without rows ends the list
     (ops-transformer@c29bc10, op_kernel/grouped_matmul.h).
     """
     if kind == PAIRS:
@@ -68,35 +68,35 @@ def entries_of(group_list: Array, kind: int) -> Integers:
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Separate products, `(m, k) @ (k, n)`, and where their operands are: `(groups,)` each.
+    """Separate products, `(m, k) @ (k, n)`, and the locations of their operands: `(groups,)` each.
 
-    They stand in the order of the list, those without rows too.
+    They are in the order of the list and include those without rows.
     """
 
     m: Integers
     k: Integers
     n: Integers
     x: Integers
-    """Which tensor of x, and where in it the group begins."""
+    """The tensor of x, and where in it the group starts."""
     x_row: Integers
     x_k: Integers
     weight: Integers
-    """Which tensor of weight, which matrix of that tensor, and where along k the group begins."""
+    """The tensor of weight, the matrix in that tensor, and where along k the group starts."""
     matrix: Integers
     weight_k: Integers
     output: Integers
-    """Which output, and the first of its rows."""
+    """The output, and the first of its rows."""
     output_row: Integers
     row: Integers
-    """How many rows come before it in all of x: where its scales of rows begin."""
+    """The number of rows before it in all of x: where its row scales start."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem(_protocol.Problem):
     """A checked call.
 
-    Programs know each list of tensors by the one name of its parameter: several tensors lie behind
-    each other, see :func:`starts`. Outputs have a name each.
+    Programs refer to each list of tensors by the name of its parameter: several tensors are
+    adjacent, see :func:`starts`. Outputs have separate names.
     """
 
     types: Types
@@ -108,15 +108,15 @@ class Problem(_protocol.Problem):
     per_token_scale: tuple[Operand, ...]
     antiquant_scale: tuple[Operand, ...]
     antiquant_offset: tuple[Operand, ...]
-    """Empty where they are left out."""
+    """Empty if omitted."""
     group_list: Operand | None
     group_type: int
     group_list_type: int
     act_type: int
     tuning: tuple[int, ...]
-    """tuning_config: the rows that an expert is expected to have, and more."""
+    """tuning_config: the expected rows of an expert, and more."""
     asked: str | None = None
-    """The kernel that the caller names, of those that its types have."""
+    """The kernel that the caller selects, of those for its types."""
 
     @property
     def is_empty(self) -> bool:
@@ -125,7 +125,7 @@ class Problem(_protocol.Problem):
 
     @cached_property
     def experts(self) -> int:
-        """How many weights there are; along k, how many groups."""
+        """The number of weights; along k, of groups."""
         if self.group_type == 2:
             return len(self.weight) if self.group_list is None else self.group_list.shape[0]
         first = self.weight[0].shape
@@ -150,24 +150,24 @@ class Problem(_protocol.Problem):
 
     @property
     def is_single(self) -> bool:
-        """Whether x and weight are one tensor each, of several experts."""
+        """Whether x and weight are a single tensor each, for several experts."""
         return len(self.x) == len(self.weight) == 1 and len(self.weight[0].shape) == 3
 
     def x_shape(self, place: int) -> tuple[int, int]:
-        """Rows and k, in elements, of tensor number *place*."""
+        """Rows and k, in elements, of tensor index *place*."""
         *rows, k = logical_shape(self.x[place], self.types.x is INT4)
         return prod(rows), k
 
     def weight_shape(self, place: int) -> tuple[int, int]:
-        """k and n, in elements, of tensor number *place*, or of each of its matrices."""
+        """k and n, in elements, of tensor index *place*, or of each of its matrices."""
         k, n = logical_shape(self.weight[place], self.types.weight is INT4)[-2:]
         return k, n
 
     @cached_property
     def listed(self) -> Integers:
-        """What the cores read in group_list, see :func:`entries_of`; nothing without one.
+        """The entries that cores read in group_list, see :func:`entries_of`; empty without one.
 
-        Without values x is dealt out evenly.
+        Without values x is split evenly.
         """
         if self.group_list is None:
             return np.zeros((0, 2), np.int64)
@@ -184,16 +184,16 @@ class Problem(_protocol.Problem):
         return _along_k(self) if self.group_type == 2 else _along_m(self)
 
     def output_spec(self, place: int) -> TensorSpec:
-        """The spec of output number *place*."""
+        """The spec of output index *place*."""
         return list(self.outputs.values())[place]
 
 
 def _along_m(p: Problem) -> Groups:
-    """Rows of x in runs, or a tensor of x each."""
+    """Runs of rows of x, or one tensor of x for each group."""
     several_x, several_y = len(p.x) > 1, len(p.outputs) > 1
     entries = p.listed
     if several_x or not len(entries):
-        # The tensors say it themselves; what a list says must agree.
+        # The tensors already give the sizes; a list must agree with them.
         sizes = [p.x_shape(place)[0] for place in range(len(p.x))]
         entries = entries_of(np.array(sizes, np.int64), ROWS)
     expert, m = entries[:, 0], np.maximum(entries[:, 1], 0)
@@ -206,7 +206,7 @@ def _along_m(p: Problem) -> Groups:
 
 
 def _along_k(p: Problem) -> Groups:
-    """Positions of k in runs."""
+    """Runs of positions of k."""
     is_single, entries, sizes = len(p.weight) == 1, p.listed, _sizes(p)
     if not len(entries):
         entries = entries_of(sizes[:, 0], ROWS)

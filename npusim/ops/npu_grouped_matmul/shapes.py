@@ -1,4 +1,4 @@
-"""Shapes that go together in npu_grouped_matmul, what templates ask of them, and the outputs'.
+"""Matching shapes in npu_grouped_matmul, the limits of templates, and the shapes of outputs.
 
 ops-transformer@c29bc10 gmm/grouped_matmul/README.md and op_host/op_api/aclnn_grouped_matmul.cpp,
 torch_npu-npu_grouped_matmul.md.
@@ -23,16 +23,16 @@ LARGEST_INNER = 65535
 """Limit of the last dimension of each x and weight (aclnn_grouped_matmul.cpp)."""
 MAX_RANK = 6
 UNIT_K, LONGEST_K = 64, 18432
-"""k with int8 x is a multiple of the one, and at most the other."""
+"""k with int8 x is a multiple of the former, and at most the latter."""
 UNIT_N = 8
 UNIT_N_COUPLED = 16
-"""n of Atlas inference is a multiple of it."""
+"""n on Atlas inference is a multiple of this."""
 OF_OFFSETS = ((7168, 4096), (2048, 7168))
 """(k, n) of the weights that may have offsets."""
 
 
 def outputs_of(contract: Contract, p: Problem, is_split: bool) -> dict[str, TensorSpec]:
-    """The outputs, once the shapes of x and weight fit each other; raises OpError."""
+    """The outputs, after checking that the shapes of x and weight match; raises OpError."""
     for operand in (*p.x, *p.weight):
         contract.require_filled(operand)
         contract.require(
@@ -52,7 +52,7 @@ def outputs_of(contract: Contract, p: Problem, is_split: bool) -> dict[str, Tens
 
 
 def _check_turned(contract: Contract, p: Problem) -> None:
-    """x is a transposed view along k, and only there."""
+    """Check that x is a transposed view along k, and only there."""
     is_line = 1 in p.x[0].shape[-2:]
     if p.group_type == 2:
         contract.require(
@@ -89,7 +89,7 @@ def _check_ranks(contract: Contract, p: Problem) -> None:
 
 
 def _check_along_m(contract: Contract, p: Problem) -> None:
-    """k of each x is that of its weight; n is one if the output is."""
+    """Check that k of each x is that of its weight; n is equal for a single output."""
     places = range(len(p.weight))
     for place in places:
         x = place if len(p.x) > 1 else 0
@@ -125,7 +125,7 @@ def _check_along_k(contract: Contract, p: Problem) -> None:
 
 
 def _check_fractals(contract: Contract, p: Problem) -> None:
-    """FRACTAL_NZ holds whole fractals only."""
+    """Check that FRACTAL_NZ holds whole fractals only."""
     inner, outer = c0(p.types.weight), FRACTAL_ROWS
     units = (inner, outer) if p.trans_weight else (outer, inner)
     for place, operand in enumerate(p.weight):
@@ -158,7 +158,7 @@ def _outputs(p: Problem, is_split: bool) -> dict[str, TensorSpec]:
 
 
 def check_parameters(contract: Contract, p: Problem) -> None:
-    """bias, scale and per_token_scale; scales of groups of k are checked with their template."""
+    """Check bias, scale and per_token_scale; their template checks scales of groups of k."""
     _per_weight(contract, p, "bias", p.bias)
     if not p.types.scale_of_groups:
         _per_weight(contract, p, "scale", p.scale, p.types.one_scale)
@@ -174,9 +174,9 @@ def check_parameters(contract: Contract, p: Problem) -> None:
 def _per_weight(
     contract: Contract, p: Problem, name: str, found: tuple[Operand, ...], one: bool = False
 ) -> None:
-    """A number a column for each weight: `(e, n)` for one tensor of weight, else `(n,)` each.
+    """Check one value per column for each weight: `(e, n)` for a single weight, else `(n,)` each.
 
-    With *one* also one number for all columns: `(e,)` or `(e, 1)`.
+    With *one* also a single value for all columns: `(e,)` or `(e, 1)`.
     """
     if not found:
         return
@@ -194,7 +194,7 @@ def _per_weight(
 def _as_many(
     contract: Contract, name: str, found: tuple[Operand, ...], like: tuple[Operand, ...]
 ) -> None:
-    """The list *name* has as many tensors as *like*."""
+    """Check that the list *name* has as many tensors as *like*."""
     wanted = like[0].name.partition("[")[0]
     contract.require(
         len(found) == len(like),
@@ -204,12 +204,12 @@ def _as_many(
 
 
 def _like(operand: Operand) -> str:
-    """What asks for a shape: *operand*, for refusals."""
+    """What requires a shape: *operand*, for error messages."""
     return f" for {operand.name} of shape {operand.shape}"
 
 
 def _per_row(contract: Contract, p: Problem) -> None:
-    """A number a row of x."""
+    """Check one value for each row of x."""
     if not p.per_token_scale:
         return
     _as_many(contract, "per_token_scale", p.per_token_scale, p.x)
@@ -218,18 +218,18 @@ def _per_row(contract: Contract, p: Problem) -> None:
         contract.require_shape(operand, (rows,), when=when, remedy="pass a number a row")
 
 
-# ---- what templates do not take ----
+# ---- limits of templates ----
 
 
 def check_limits(contract: Contract, p: Problem) -> None:
-    """Refuse what the template of the types of *p* does not take."""
+    """Refuse what the template for the types of *p* does not accept."""
     limits = LIMITS.get(p.types.template)
     if limits is not None:
         limits(contract, p)
 
 
 def _coupled(contract: Contract, p: Problem) -> None:
-    """Whole blocks of columns."""
+    """Check for whole blocks of columns."""
     n = p.weight_shape(0)[1]
     contract.require(
         n % UNIT_N_COUPLED == 0,
@@ -238,7 +238,7 @@ def _coupled(contract: Contract, p: Problem) -> None:
 
 
 def _a4w4(contract: Contract, p: Problem) -> None:
-    """int4 by int4."""
+    """Check int4 by int4."""
     what = f" with {p.types}"
     _check_scale(contract, p, what)
     k, n = p.weight_shape(0)
@@ -253,7 +253,7 @@ def _a4w4(contract: Contract, p: Problem) -> None:
 
 
 def _a8w4(contract: Contract, p: Problem) -> None:
-    """int8 by int4."""
+    """Check int8 by int4."""
     what = f" with {p.types}"
     _check_scale(contract, p, what)
     k, n = p.weight_shape(0)
@@ -285,7 +285,7 @@ def _a8w4(contract: Contract, p: Problem) -> None:
 
 
 def _check_offset(contract: Contract, p: Problem, what: str) -> None:
-    """A number a column and expert, of weights of two shapes only."""
+    """Check one value for each column and expert; only weights of two shapes may have offsets."""
     if not p.offset:
         return
     k, n = p.weight_shape(0)
@@ -303,7 +303,7 @@ def _check_offset(contract: Contract, p: Problem, what: str) -> None:
 
 
 def _check_scale(contract: Contract, p: Problem, what: str) -> None:
-    """A number a column and expert, or one for each group of k, column and expert."""
+    """Check one value for each column and expert, or for each group of k, column and expert."""
     (scale,) = p.scale
     n = p.weight_shape(0)[1]
     shape = scale.shape
@@ -322,7 +322,7 @@ def _check_scale(contract: Contract, p: Problem, what: str) -> None:
 
 
 def _antiquant(contract: Contract, p: Problem) -> None:
-    """The shapes of scales and offsets, and what is simulated."""
+    """Check the shapes of scales and offsets, and whether the call is simulated."""
     what = f" with {p.types}"
     for name, found in (
         ("antiquant_scale", p.antiquant_scale),
@@ -372,7 +372,7 @@ def _check_asked(contract: Contract, p: Problem) -> None:
 
 
 def _check_shape(contract: Contract, p: Problem, place: int, operand: Operand, what: str) -> None:
-    """A number a column, `(e, n)` or `(n,)`; with int4 also `(e, groups, n)` or `(groups, n)`."""
+    """Check one value per column, `(e, n)` or `(n,)`; with int4 also `([e,] groups, n)`."""
     k, n = p.weight_shape(place)
     first = (p.experts,) if len(p.weight[place].shape) == 3 else ()
     shape = operand.shape
@@ -388,10 +388,10 @@ def _check_shape(contract: Contract, p: Problem, place: int, operand: Operand, w
 
 
 LIMITS = {"antiquant": _antiquant, "a4w4": _a4w4, "a8w4": _a8w4, "coupled": _coupled}
-"""Template -> what refuses a call."""
+"""Template -> its function that refuses calls."""
 
 
-# ---- what torch returns ----
+# ---- outputs of torch ----
 
 
 def torch_outputs_of(given: TorchArguments, _: Sizes) -> tuple[tuple[tuple[Any, ...], str], ...]:

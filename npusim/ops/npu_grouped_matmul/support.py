@@ -1,15 +1,14 @@
-"""What npu_grouped_matmul supports: types, layouts and lists that go together, and what runs them.
+"""What npu_grouped_matmul supports: combinations of types, layouts and lists, and their kernels.
 
 The rows are those of the vendor (ops-transformer@c29bc10 gmm/grouped_matmul, README.md,
 op_host/grouped_matmul_def.cpp and op_host/op_api/aclnn_grouped_matmul.cpp; torch_npu 2.14.0, the
-text of npu_grouped_matmul). With each goes a module of `templates`, which splits the call and
-writes its programs, and a function of `oracle`, which computes a group of rows in plain numpy.
+text of npu_grouped_matmul). Each has a module of `templates`, which splits the call and writes its
+programs, and a function of `oracle`, which computes a group of rows in plain numpy.
 
 A new combination of types is a row of `SUPPORT`, which names its template, and an entry of
-`oracle.ROWS`. A module of `templates` has `tile(spec, p)`, which returns a `tiling.Plan` or one
-derived from it, and `build(spec, p, plan)`. A limit of shapes that rows cannot say is a function of
-`shapes.LIMITS`. `parts.Parts` shares the blocks among the cores and says where each finds what it
-needs.
+`oracle.ROWS`. A module of `templates` has `tile(spec, p)`, which returns a `tiling.Plan` or a
+subclass of it, and `build(spec, p, plan)`. A shape limit that rows cannot express is a function of
+`shapes.LIMITS`. `parts.Parts` assigns the blocks to the cores and locates the operands of each.
 """
 
 from __future__ import annotations
@@ -43,18 +42,18 @@ EACH, ROWS, ALONG_K = -1, 0, 2
 
 @dataclass(frozen=True, slots=True)
 class Types:
-    """What x, weight and output of a row hold, and what computes it."""
+    """The types of x, weight and output of a row, and the kernels that compute it."""
 
     x: DType
     weight: DType
-    """What the elements are: those of int4 come eight to an int32."""
+    """The type of the elements: int4 come eight to an int32."""
     output: DType
     template: str
     """The kernel, or the first of several; see `templates`."""
     kernels: tuple[str, ...] = ()
-    """The names of its kernels, if it has several: a caller may ask for one."""
+    """The names of its kernels, if it has several: a caller may select one."""
     one_scale: bool = False
-    """Whether a scale may be one value an expert, for all of its columns."""
+    """Whether a scale may be one value for each expert, for all of its columns."""
     scale_of_groups: bool = False
     """Whether a scale may have a value for each group of k."""
 
@@ -66,7 +65,7 @@ class Types:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The kernels that a caller may ask for."""
+        """The kernels that a caller may select."""
         return self.kernels or (self.template,)
 
     def __str__(self) -> str:
@@ -86,7 +85,7 @@ def _row(
     activations: bool = False,
     **lists: Any,
 ) -> Row:
-    """A row of *types*; *lists* are the tensors but for x, weight and group_list."""
+    """A row of *types*; *lists* are the tensors other than x, weight and group_list."""
     x, weight = types.stored
     return Row(
         on=on,
@@ -103,7 +102,7 @@ def _row(
 
 
 def _dequantised(output: DType, **lists: Any) -> Row:
-    """int8 by int8 to floats, with scales of rows."""
+    """int8 by int8 to floats, with scales for the rows."""
     types = Types(INT8, INT8, output, "dequantise")
     return _row(types, pairs=True, activations=True, **lists)
 
@@ -121,7 +120,7 @@ def _float_by_integer(x: DType, weight: DType, bias: DType) -> Row:
 
 
 def _int4(x: DType, output: DType, **lists: Any) -> Row:
-    """Weights of int4, by rows of int4 or int8."""
+    """int4 weights with rows of int4 or int8."""
     return _row(
         Types(x, INT4, output, f"a{x.bits}w4", scale_of_groups=True),
         layouts=EITHER_LAYOUT,
@@ -165,7 +164,7 @@ SUPPORT = (
         )
         for output, scale in ((BFLOAT16, BFLOAT16), (FLOAT16, FLOAT32))
     ),
-    # In the kernel and its definition, in none of the documents.
+    # In the kernel and its definition, but in none of the documents.
     _dequantised(
         BFLOAT16,
         layouts=("FRACTAL_NZ",),
@@ -193,4 +192,4 @@ SUPPORT = (
 TEMPLATES = tuple(
     dict.fromkeys(name for row in SUPPORT if row.on == A2_A3 for name in row.facts.names)
 )
-"""The names of all kernels of Atlas A2 and A3, of which a caller may ask for one."""
+"""The names of all kernels of Atlas A2 and A3, of which a caller may select one."""

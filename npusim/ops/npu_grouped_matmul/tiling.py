@@ -1,11 +1,11 @@
-"""Base tiles of npu_grouped_matmul, the cores that start, and tiles on their way between cores.
+"""Base tiles of npu_grouped_matmul, the cores that start, and tiles passed between cores.
 
 ops-transformer@c29bc10 gmm/grouped_matmul/op_host/op_tiling/grouped_matmul_tiling.cpp: a base tile
-fills L0C once, half of L1 is the weight's, and what is left is x's.
+fills L0C once, half of L1 is for the weight, and the rest for x.
 
-Where vector cores finish what a cube core sums, it writes each base tile to the next place of a
-ring in the workspace, its rows behind each other, and goes on unless all places are full; the
-places of all cores with one number lie side by side (op_kernel/grouped_matmul_quant_mixcore.h).
+If vector cores finish the sums of a cube core, it writes each base tile to the next slot of a ring
+in the workspace, with contiguous rows, and continues unless all slots are full; the slots of all
+cores with the same index are adjacent (op_kernel/grouped_matmul_quant_mixcore.h).
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ SUM_BYTES = 131072
 WEIGHT_BYTES = 262144
 """The weight's half of L1."""
 BIAS_BYTES, WORDS_BYTES = 4 * 256, 8 * 256
-"""What the bias and the scales of a tile's columns take of L1."""
+"""Bytes of L1 for the bias and the scales of a tile's columns."""
 FEW_ROWS, LONG_ROW, MOST_COLUMNS, FULL_WAVE = 32, 2048, 1024, 0.95
-"""Rows an expert up to which blocks of int8 are wider than a tile, columns from which on they are
-so in any case, their width then, and how full the last wave must be where tuning_config is given.
+"""Rows for each expert up to which blocks of int8 are wider than a tile, columns from which on they
+always are, their width then, and how full the last wave must be if tuning_config is given.
 """
 TALL_TUNING, TALL_TILE, TALL_WEIGHTS = (128, 256), (128, 128), ((7168, 2048), (7680, 2048))
-"""More rows an expert than the one and at most the other, as tuning_config gives them, have tiles
-of int8 that are higher than wide; columns and k of these; (k, n) that have them for fewer rows."""
+"""With expected rows (tuning_config) above the former and at most the latter, int8 has tiles taller
+than wide; columns and k of these; (k, n) that have them for fewer rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +48,12 @@ class Plan(_protocol.Plan):
 
     tile: BaseTile
     single_n: int
-    """Columns that a core computes of a group before it goes on; a multiple of those of a tile."""
+    """Columns of a group that a core computes before it moves on; a multiple of a tile's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedPlan(Plan):
-    """Tiles whose output vector cores make."""
+    """Tiles whose output vector cores compute."""
 
     chunk_rows: int
     """Rows of a tile in the unified buffer at a time."""
@@ -70,8 +70,8 @@ def base_tile(
 ) -> BaseTile:
     """The tile for *rows* of x in all, *width* columns wide.
 
-    *table_bytes* of L1 are for bias and scales; *k* is what of it half of L0B takes, or less. What
-    a tile that is higher than wide leaves of L1 to the weight is assumed: what x does not take.
+    *table_bytes* of L1 are for bias and scales; *k* is that of half of L0B, or less. The part of L1
+    that a taller tile leaves for the weight is assumed: all that x does not use.
     """
     k = k or align_down(PIECE_BYTES * 8 // (width * dtype.bits), 16)
     m = min(PIECE_BYTES * 8 // (k * dtype.bits), SUM_BYTES // (4 * width))
@@ -86,9 +86,9 @@ def base_tile(
 
 
 def int8_tile(spec: DeviceSpec, p: Problem) -> BaseTile:
-    """The tile of int8 by int8: higher than wide where tuning_config gives 129 to 256 rows.
+    """The tile for int8 by int8: taller than wide if tuning_config gives 129 to 256 rows.
 
-    Sums that stay int32 have such tiles for fewer rows, too, of weights of two shapes.
+    Sums that stay int32 also have such tiles for fewer rows, with weights of two shapes.
     """
     tables = table_bytes(p, words=True)
     rows_given = p.tuning[0] if p.tuning else 0
@@ -101,7 +101,7 @@ def int8_tile(spec: DeviceSpec, p: Problem) -> BaseTile:
 
 
 def rows_of(p: Problem) -> int:
-    """The rows that the tile is chosen for: of one x all, of several those of the largest.
+    """The rows for which the tile is chosen: all of a single x, or those of the largest of several.
 
     They are not those of a group, which the host does not know.
     """
@@ -109,16 +109,16 @@ def rows_of(p: Problem) -> int:
 
 
 def table_bytes(p: Problem, *, words: bool = False) -> int:
-    """What a bias, and the *words* of the fixpipe, take of L1."""
+    """Bytes of L1 for a bias, and for the *words* of the fixpipe."""
     return (BIAS_BYTES if p.bias else 0) + (WORDS_BYTES if words else 0)
 
 
 def single_columns(p: Problem, tile: BaseTile, cores: int) -> int:
-    """Columns of a block of int8: more than those of a tile where FRACTAL_NZ weights allow it.
+    """Columns of a block of int8: more than a tile's if FRACTAL_NZ weights allow it.
 
-    For few rows an expert as many as make the last wave of cores fullest, at most 1024; where
-    tuning_config gives the rows the most that fill the last wave to FULL_WAVE. The form for one
-    expert that cuts its blocks on the device is left out.
+    For few rows for each expert, as many as make the last wave of cores fullest, at most 1024; if
+    tuning_config gives the rows, the most that fill the last wave to FULL_WAVE. The variant for one
+    expert that splits its blocks on the device is left out.
     """
     n, experts = p.weight_shape(0)[1], p.experts
     if not p.is_nz or p.group_type != 0:
@@ -137,7 +137,7 @@ def single_columns(p: Problem, tile: BaseTile, cores: int) -> int:
 
 
 def _filling(n: int, rows: int, cores: int, width: int) -> int:
-    """The widest even cut of *n* whose blocks, of *rows* rows of them, fill the last wave."""
+    """The widest even split of *n* whose blocks, in *rows* rows of blocks, fill the last wave."""
     for cuts in range(1, cores + 1):
         columns = ceil_div(n, cuts)
         is_whole = cuts == 1 or columns % width == 0
@@ -147,14 +147,14 @@ def _filling(n: int, rows: int, cores: int, width: int) -> int:
 
 
 def _wave(blocks: int, cores: int) -> float:
-    """How full *blocks* make the waves of all cores."""
+    """How full the waves of all cores are with *blocks*."""
     return blocks / align_up(blocks, cores)
 
 
 def cores_of(spec: DeviceSpec, p: Problem | None = None) -> int:
-    """All cube cores start, even where fewer have work.
+    """All cube cores start, even if fewer have work.
 
-    Of a call *p* with one group of at most 256 rows, as tuning_config says, as many do as its
+    For a call *p* with one group of at most 256 rows by tuning_config, only as many start as its
     blocks of columns need for the same number of waves.
     """
     cores = spec.cores["aic"].count
@@ -165,7 +165,7 @@ def cores_of(spec: DeviceSpec, p: Problem | None = None) -> int:
 
 
 def reason(p: Problem) -> str:
-    """Why the kernel runs that is taken, and what was assumed."""
+    """The reason for the kernel, and what was assumed."""
     x, weight = p.types.stored
     why = f"{x} x, {weight} weight and {p.types.output} output" if p.asked is None else "asked for"
     if p.group_list is not None and p.group_list.array is None:
@@ -176,13 +176,13 @@ def reason(p: Problem) -> str:
 # ---- the ring ----
 
 RING = 4
-"""Places of the ring: tiles that a cube core may be ahead."""
+"""Slots of the ring: tiles that a cube core may be ahead."""
 FILLED, READ = 0, 1
-"""Flags between a cube core and its vector cores: a tile is in its place; it was read."""
+"""Flags between a cube core and its vector cores: a tile is in its slot; it was read."""
 
 
 def ring_bytes(plan: MixedPlan, element: DType = INT32) -> int:
-    """The workspace of all cores."""
+    """Bytes of the workspace of all cores."""
     return RING * plan.block_dim * _place_bytes(plan, element)
 
 
@@ -191,17 +191,17 @@ def _place_bytes(plan: MixedPlan, element: DType) -> int:
 
 
 def bound_ring(plan: MixedPlan, core: int, element: DType = INT32) -> dict[str, Binding]:
-    """Where the first place of cube core number *core* is."""
+    """The binding of the first slot of cube core index *core*."""
     return {"workspace": Binding("workspace", core * _place_bytes(plan, element))}
 
 
 def places_of(plan: MixedPlan, turn: Integers, element: DType = INT32) -> GmViews:
-    """Where tile number *turn* of a core goes, see :func:`laid_out`."""
+    """The slot of tile index *turn* of a core, see :func:`laid_out`."""
     offset = turn % RING * plan.block_dim * _place_bytes(plan, element)
     one = np.ones_like(turn)
     return GmViews("workspace", element, one, plan.tile.m * plan.tile.n * one, 0, offset)
 
 
 def laid_out(place: GmView, rows: int, columns: int) -> GmView:
-    """A tile of so many *rows* and *columns* in its *place*, its rows behind each other."""
+    """A tile of *rows* and *columns* in its *place*, with contiguous rows."""
     return GmView.of(place.name, place.dtype, rows, columns).shifted_to(place.offset_bytes)

@@ -13,22 +13,22 @@
                     C = f16(C + f16(f32(sum of the group) * f19(weight_scale)))
                     v = (f32(C of lo) + f32(C of hi) * 16 + bias[e]) * x_scale[row], then the same
 
-All in fp32, one rounding an operation to nearest, ties to even; the last line rounds to float16
-first and then once more, so that 101.49 becomes 102. *fit8* saturates and turns NaN into 0: a row
-of zeros has the scale 0 and stays zero. What precision Exp has is not public: the nearest number is
-assumed. The scales of rows come first, those of columns then, unlike in `npu_grouped_matmul`.
+All in fp32, rounded after each operation to nearest, ties to even; the last line rounds to float16
+first and then again, so that 101.49 becomes 102. *fit8* saturates and turns NaN into 0: a row of
+zeros has the scale 0 and stays zero. The precision of Exp is not public: the nearest value is
+assumed. Row scales are applied before column scales, unlike in `npu_grouped_matmul`.
 
-group_list holds the row after the last of each group. Cores read it while they run, so a run
-without values assumes that all groups are equally large. Rows beyond the last group are not
-written, nor is output_offset, which no kernel of these chips makes: both are zero here, where a
-card has what lay in memory.
+group_list holds the row after the last of each group. Cores read it at run time, so a run without
+values assumes that all groups are equally large. Rows beyond the last group are not written, nor is
+output_offset, which no kernel of these chips computes: both are zero here, where a card returns
+what the memory held.
 
-* A2 and A3. weight is int8 `(e, k, n)` in FRACTAL_NZ, as aclnn asks, where torch_npu asks for no
+* A2 and A3. weight is int8 `(e, k, n)` in FRACTAL_NZ, as aclnn requires; torch_npu requires no
   layout. n is a multiple of 32 and at most 10240, k below 65536.
 * weight may be packed int4, `(e, k, n / 8)` int32 in FRACTAL_NZ: with words as weight_scale, one
-  for each 256 of k, `(e, k / 256, n)`, or `(e, 1, n)`, and the bias `(e, n)`, to which the caller
-  adds up 8 times the sums of the scaled columns. How its sums are tiled is assumed.
-* bias is for int4 alone, and offset must be left out.
+  for each 256 of k, `(e, k / 256, n)`, or `(e, 1, n)`, and the bias `(e, n)`, in which the caller
+  passes 8 times the sums of the scaled columns. How its sums are tiled is assumed.
+* bias is for int4 only, and offset must be omitted.
 
 Sources: ops-transformer@c29bc10 gmm/grouped_matmul_swiglu_quant, op_kernel and op_host;
 op-plugin@517f2e7 for the function.
@@ -52,9 +52,9 @@ F32 = np.float32
 
 
 def oracle(given: ops.Given) -> tuple[Array, Array, Array]:
-    """int8 `(m, n / 2)`, scales `(m,)` and an offset that no kernel makes, `()`.
+    """int8 `(m, n / 2)`, scales `(m,)` and an offset that no kernel computes, `()`.
 
-    weight `(e, k, n)` is in any layout; int32 holds eight int4. Rows that no group has, and the
+    weight `(e, k, n)` may have any layout; int32 holds eight int4. Rows without a group, and the
     offset, are zero.
     """
     x, bias, weight_scale = given.x, given.bias, given.weight_scale
@@ -80,7 +80,7 @@ def oracle(given: ops.Given) -> tuple[Array, Array, Array]:
 
 
 def _quantised(values: Array) -> tuple[Array, Array]:
-    """Rows of fp32 as int8 of half as many columns, and their scales."""
+    """Quantise rows of fp32 to int8 with half as many columns; also returns the scales."""
     with np.errstate(all="ignore"):
         a, b = np.split(values, 2, axis=1)
         s = b * (a / exp_plus_1_of(a))

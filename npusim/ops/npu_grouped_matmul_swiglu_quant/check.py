@@ -44,7 +44,7 @@ class Problem(ops.Problem):
     """`(experts, n)`, or words `(experts, groups of k, n)` with int4."""
     x_scale: Operand
     bias: Operand | None
-    """`(experts, n)`, with int4: what is added to the sums of digits."""
+    """`(experts, n)`, with int4: added to the sums of digits."""
 
     @property
     def m(self) -> int:
@@ -60,7 +60,7 @@ class Problem(ops.Problem):
 
     @property
     def is_int4(self) -> bool:
-        """Whether the weight is of int4, and x is written as two of them a number."""
+        """Whether the weight is int4, and each element of x is split into two int4."""
         return self.weight.element is INT32
 
     @property
@@ -70,7 +70,7 @@ class Problem(ops.Problem):
 
     @property
     def groups_of_k(self) -> int:
-        """How many have their own scales."""
+        """The number of groups of k with separate scales."""
         return self.weight_scale.shape[1] if self.is_int4 else 1
 
     @property
@@ -79,7 +79,7 @@ class Problem(ops.Problem):
 
     @cached_property
     def ends(self) -> Integers:
-        """The row behind the last of each group; equal shares where there are no values."""
+        """The row after the last of each group; equal shares without values."""
         if self.group_list.array is not None:
             return self.group_list.array
         every = range(self.experts)
@@ -110,7 +110,7 @@ SUPPORT = (
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     a, w = contract.operand("x"), contract.matrix("weight")
     element = INT4 if w.element is INT32 else INT8
     _check_shapes(contract, a, w, element)
@@ -147,7 +147,7 @@ def _sizes_of(weight: Operand, element: DType) -> tuple[int, int, int]:
 def _parameters(
     contract: ops.Contract, sizes: tuple[int, int, int], *, is_int4: bool
 ) -> tuple[Operand, Operand | None]:
-    """The scales of the columns of a weight of so many experts, k and n, and with int4 a bias."""
+    """The column scales of a weight with these experts, k and n, and with int4 a bias."""
     experts, k, n = sizes
     scale = contract.operand("weight_scale")
     if is_int4:
@@ -164,7 +164,7 @@ def _parameters(
 
 
 def _check_words(contract: ops.Contract, words: Operand, sizes: tuple[int, int, int]) -> None:
-    """Scales of columns or of groups of k, of a weight of so many experts, k and n."""
+    """Check scales of columns or of groups of k, for a weight with these experts, k and n."""
     experts, k, n = sizes
     counts = (1,) if k % GROUP_K else (1, k // GROUP_K)
     contract.require_shape(
@@ -202,7 +202,7 @@ def _check_shapes(contract: ops.Contract, x: Operand, weight: Operand, element: 
 
 
 def _check_ends(contract: ops.Contract, groups: Operand, m: int) -> None:
-    """The card reads them unseen; what would have it read beyond x is refused here."""
+    """Refuse values that would read beyond x; the card does not check them."""
     if groups.array is None:
         return
     ends = groups.array

@@ -1,11 +1,11 @@
 """How npu_grouped_matmul_swiglu_quant is split over cores and buffers, and its programs.
 
-Cube cores write the sums of a chunk of rows into a workspace; when all of them are done, the vector
-cores take the rows, evenly shared. Of two chunks in the workspace one is made while the other is
-read. A vector core loads some rows and casts them to fp32 together; then each is scaled, halved,
-and rounded to int8 by itself, with the scalar unit between its largest magnitude and its scale. The
-scales of the columns are loaded when the group changes. That all pipes wait for each other at the
-end of each row is assumed: the kernel has many such barriers.
+Cube cores write the sums of a chunk of rows into a workspace; when all are done, the vector cores
+process the rows, split evenly. One of two chunks in the workspace is filled while the other is
+read. A vector core loads some rows and casts them to fp32 together; then it scales, halves and
+rounds each row to int8 separately, with the scalar unit computing the scale from the largest
+magnitude. The column scales are loaded when the group changes. That all pipes wait for each other
+at the end of each row is assumed: the kernel has many such barriers.
 
 ops-transformer@c29bc10 gmm/grouped_matmul_swiglu_quant, op_host/op_tiling and op_kernel.
 """
@@ -51,25 +51,25 @@ from npusim.ops.npu_grouped_matmul_swiglu_quant.check import Problem
 OP = "npu_grouped_matmul_swiglu_quant"
 TILE, TILE_OF_INT4 = BaseTile(128, 256, 128, 4, 4), BaseTile(128, 256, 256, 4, 4)
 CHUNK_BYTES = 32 * 2**20
-"""Of int32 sums that are made before vector cores begin with them, where there is more than two of
-them."""
+"""Bytes of int32 sums that are computed before vector cores start, if there is more than twice as
+much."""
 LOADED_ROWS = ((1024, 20), (2048, 9), (3072, 5), (4096, 4), (7168, 1))
 """n -> rows that a vector core loads at a time. Other n take as many bytes as the next of these
 (assumed)."""
 LARGEST = 127.0
-"""What the largest magnitude of a row becomes."""
+"""The value to which the largest magnitude of a row is scaled."""
 ALL_CUBES, MADE, ALL_VECTORS, READ, SPLIT = range(5)
-"""Flags: all cube cores wait for each other and signal their vector cores, and the other way round;
-the digits of x are there."""
+"""Flags: all cube cores wait for each other and signal their vector cores, and vice versa; the
+digits of x are ready."""
 ONCE = "weight_once"
-"""The weight as groups know it that read it once only, and so past the L2."""
+"""The name of the weight for groups that read it only once, and so bypass the L2."""
 LINE_BYTES = 64
 """Bytes of a line of the scalar unit's data cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Rows of sums that cube cores make before the vector cores begin, and rows of a load."""
+    """Rows of sums that cube cores compute before the vector cores start, and rows of a load."""
 
     chunk_rows: int
     buffers: int
@@ -80,7 +80,7 @@ class Plan(ops.Plan):
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Everything at once, or in chunks of 32 MiB of sums where there are more than two."""
+    """Everything at once, or in chunks of 32 MiB of sums if there are more than two."""
     limit = CHUNK_BYTES // INT32.nbytes(p.n)
     is_whole = p.m <= 2 * limit
     chunk_rows, buffers = (p.m, 1) if is_whole else (limit, 2)
@@ -109,7 +109,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """Three blocks a group: a cube core and its two vector cores."""
+    """Build three blocks in each group: a cube core and its two vector cores."""
     names = (*(x.name for x in p.inputs), *p.outputs, *plan.workspaces)
     bound = {name: Binding(name) for name in names} | {ONCE: Binding("weight", is_cached=False)}
     return launch_mixed(
@@ -122,7 +122,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
 
 @dataclass(frozen=True, eq=False)
 class _Chunks:
-    """Rows that the cube cores make before the vector cores begin with them, `(chunks,)` each."""
+    """Rows that the cube cores compute before the vector cores start on them, `(chunks,)` each."""
 
     plan: Plan
     first: Integers
@@ -130,7 +130,7 @@ class _Chunks:
 
     @staticmethod
     def of(p: Problem, plan: Plan) -> _Chunks:
-        """In order; together they have all rows that have a group."""
+        """The chunks in order; together they hold all rows that have a group."""
         rows = int(p.ends[-1])
         first = np.arange(0, rows, plan.chunk_rows)
         return _Chunks(plan, first, np.minimum(plan.chunk_rows, rows - first))
@@ -141,29 +141,29 @@ class _Chunks:
 
     @property
     def workspace_row(self) -> Integers:
-        """What a row of x is to be moved by to find its sums, which have *chunk_rows* a chunk."""
+        """The shift from a row of x to its sums, of which a chunk has *chunk_rows*."""
         return self.number % self.plan.buffers * self.plan.chunk_rows - self.first
 
     def step(
         self, stage: Callable[[], None], cores: int, phase: int, chosen: Any = slice(None)
     ) -> Step:
-        """*stage* on all cores, for *chosen* chunks."""
+        """Run *stage* on all cores, for *chosen* chunks."""
         numbers = self.number[chosen]
         core = np.tile(np.arange(cores), numbers.size)
         return Step(stage, (), core, _order(np.repeat(numbers, cores), phase))
 
 
 FIRST = -8
-"""The order of what comes before all chunks, see `_order`."""
+"""The order of what precedes all chunks, see `_order`."""
 
 
 def _order(chunk: Integers, phase: int) -> Integers:
-    """Before all chunks, numbered -1, and in each one comes what has a *phase*."""
+    """The order of a *phase* in a chunk; chunk -1 stands for what precedes all chunks."""
     return 8 * chunk + phase
 
 
 def _read_ends(core: Core, p: Problem, cores: int, chunk: Integers) -> Step:
-    """Have all *cores* read group_list from end to end before each *chunk*, busy or not."""
+    """Let all *cores* read the whole of group_list before each *chunk*, with or without work."""
 
     def read(end: GmView, is_cached: bool) -> None:
         core.emit(ScalarLoadGlobal("end", end.operand, INT64, is_cached))
@@ -178,7 +178,7 @@ def _read_ends(core: Core, p: Problem, cores: int, chunk: Integers) -> Step:
 
 
 def _cube_steps(core: CubeCore, p: Problem, plan: Plan) -> CoreSteps:
-    """Cube cores make the sums of a chunk, and wait for each other."""
+    """Let cube cores compute the sums of a chunk, and wait for each other."""
     product, chunks, cores = _product(core, p, plan), _Chunks.of(p, plan), plan.block_dim
     read = partial(core.cross_core_wait_flag, "group", "fixpipe", READ)
     made = partial(sync_all, core, "fixpipe", "fixpipe", ALL_CUBES, MADE)
@@ -193,7 +193,7 @@ def _cube_steps(core: CubeCore, p: Problem, plan: Plan) -> CoreSteps:
 
 
 def _product(core: CubeCore, p: Problem, plan: Plan) -> Iterator[Step]:
-    """The blocks of each chunk: numbered through all groups, row after row of a group."""
+    """The blocks of each chunk: indexed over all groups, in row-major order in a group."""
     each, chunks, height = p.rows_each, _Chunks.of(p, plan), plan.tile_rows
     dtype, x_name = (INT4, "digits") if p.is_int4 else (INT8, "x")
     x = GmMatrix(x_name, dtype, each * p.m, p.k, k_is_first=False)
@@ -202,7 +202,7 @@ def _product(core: CubeCore, p: Problem, plan: Plan) -> Iterator[Step]:
         for name in ("weight", ONCE)
     }
     block = _block(core, p, x, weights["weight"])
-    # What of each group lies in each chunk, (chunks x experts,).
+    # The rows of each group in each chunk, (chunks x experts,).
     chunk, expert = np.mgrid[: chunks.first.size, : p.experts].reshape(2, -1)
     begin, end = chunks.first[chunk], (chunks.first + chunks.rows)[chunk]
     starts = np.concatenate([[0], p.ends[:-1]])
@@ -224,7 +224,7 @@ def _product(core: CubeCore, p: Problem, plan: Plan) -> Iterator[Step]:
         GmViews.of(_sums(p, plan), each * top, column, each * height_of, width),
         words,
     )
-    # A group of one block of rows reads its weight once only.
+    # A group with one row of blocks reads its weight only once.
     is_alone = rows[run] <= height
     for name, matrix in weights.items():
         own = np.flatnonzero(is_alone == (name == ONCE))
@@ -241,7 +241,7 @@ def _sums(p: Problem, plan: Plan) -> GmView:
 
 
 def _block(core: CubeCore, p: Problem, x: GmMatrix, weight: GmMatrix) -> Callable[..., None]:
-    """The buffers of a cube core, and the stage that makes a block of sums."""
+    """The buffers of a cube core, and the stage that computes a block of sums."""
     if p.is_int4:
         groups = ScaledGroups(core, TILE_OF_INT4, x, weight, p.k // p.groups_of_k, signals=False)
     else:
@@ -262,7 +262,7 @@ def _block(core: CubeCore, p: Problem, x: GmMatrix, weight: GmMatrix) -> Callabl
 
 
 def _vector_steps(core: VectorCore, p: Problem, plan: Plan) -> CoreSteps:
-    """Vector cores take rows of each chunk that has been made."""
+    """Let vector cores process the rows of each chunk once it is computed."""
     chunks, cores = _Chunks.of(p, plan), 2 * plan.block_dim
     splits: tuple[Step, ...] = ()
     if p.is_int4:
@@ -282,9 +282,9 @@ def _vector_steps(core: VectorCore, p: Problem, plan: Plan) -> CoreSteps:
 
 
 def _loads(core: VectorCore, p: Problem, plan: Plan, chunks: _Chunks) -> Iterator[Step]:
-    """The rows of each chunk that each vector core has, evenly shared, some at a time."""
+    """The rows of each chunk on each vector core, split evenly, some at a time."""
     cores, each, rows_of = 2 * plan.block_dim, p.rows_each, _Rows(core, p, plan)
-    # The first cores get one row more.
+    # The first cores take one more row.
     chunk, owner = np.mgrid[: chunks.first.size, :cores].reshape(2, -1)
     least, more = np.divmod(chunks.rows[chunk], cores)
     start, count = owner * least + np.minimum(owner, more), least + (owner < more)
@@ -327,7 +327,7 @@ def _loads(core: VectorCore, p: Problem, plan: Plan, chunks: _Chunks) -> Iterato
 
 
 class _Rows:
-    """Buffers of a vector core, and what it does with rows of sums."""
+    """The buffers of a vector core, and its processing of rows of sums."""
 
     def __init__(self, core: VectorCore, p: Problem, plan: Plan) -> None:
         self.core, self.p = core, p
@@ -355,10 +355,10 @@ class _Rows:
         is_kept: bool,
         *vectors: GmView,
     ) -> None:
-        """*y* `(rows, n / 2)` and *scale* `(rows,)` of *sums* `(rows, n)`, of digits two rows each.
+        """*y* `(rows, n / 2)` and *scale* `(rows,)` of *sums* `(rows, n)`, two rows each of digits.
 
-        *runs* are rows of one group each, whose *vectors* `(n,)` are the scales of the columns, or
-        what is added to sums of digits. That of the first may be in the buffer already.
+        *runs* are rows of one group each, whose *vectors* `(n,)` are the column scales, or added to
+        the sums of digits. The first run's vector may already be in the buffer.
         """
         core, loaded = self.core, None
         if self.digits is not None:
@@ -395,7 +395,7 @@ class _Rows:
             core.cast(self.vector, tile)
 
     def _row(self, values: Local, y: Local, scale: Local) -> None:
-        """Make *y* `(n / 2,)` and its *scale* of the sums *values* `(n,)`."""
+        """Compute *y* `(n / 2,)` and its *scale* from the sums *values* `(n,)`."""
         core, half = self.core, y.count
         if self.p.is_int4:
             core.add(values, values, self.vector)
@@ -408,7 +408,7 @@ class _Rows:
         core.div(gated, a, gated)
         core.mul(a, b, gated)
         core.copy(gated, a)
-        # The largest magnitude / 127, and its inverse in the register `back`.
+        # The largest magnitude / 127, and its inverse in register `back`.
         core.abs(self.absolute, gated)
         self.reduction.find_largest(self.most, self.absolute)
         core.alu("f32_div", "scale", "found", LARGEST)

@@ -9,15 +9,15 @@
     e(r, j) = export_for_source_row[r, j]
 
 Products are added in ascending order of j; without skips the first one starts the sum. float16 and
-float32 are calculated in their own type, each operation rounded by itself, and without bias 0 is
-added, which makes +0 of -0. bfloat16 is calculated in float32 and rounded once, to nearest, ties to
+float32 are calculated in their own type, rounded after each operation, and without bias 0 is added,
+which turns -0 into +0. bfloat16 is calculated in float32 and rounded once, to nearest, ties to
 even. In drop_pad_mode 1 and 3 an index of -1 stands for a row that was dropped and contributes 0.
 
 Sources: ops-transformer@c29bc10 moe/moe_finalize_routing, op_kernel and op_host. Assumed: that a
-dropped row contributes neither bias nor scale, that k is how many experts a token has where
-scales are not given and that nothing is multiplied then, and what
-:mod:`npusim.ops.npu_moe_finalize_routing.kernel` says of the schedule. An index beyond the rows
-reads elsewhere on a card: it is refused. Without values of the indices the rows are taken in turn.
+dropped row contributes neither bias nor scale, that k is the number of experts of a token if no
+scales are given and that nothing is multiplied then, and the schedule, as described in
+:mod:`npusim.ops.npu_moe_finalize_routing.kernel`. An index beyond the rows reads other memory on a
+card: it is refused. Without values of the indices the rows are taken in order.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from npusim.ops.npu_moe_finalize_routing.kernel import build
 
 
 def oracle(given: ops.Given) -> Array:
-    """`(tokens, width)` of the type of expanded_permuted_rows."""
+    """`(tokens, width)` in the type of expanded_permuted_rows."""
     expanded_permuted_rows, experts = given.expanded_permuted_rows, given.export_for_source_row
     skip1, skip2, bias, scales = given.skip1, given.skip2, given.bias, given.scales
     dtype = expanded_permuted_rows.dtype
@@ -49,7 +49,7 @@ def oracle(given: ops.Given) -> Array:
             total = skip1.astype(wide)
             total = total if skip2 is None else total + skip2.astype(wide)
         for choice in range(choices):
-            # Rows of all tokens, (tokens, width).
+            # The rows of this choice for all tokens, (tokens, width).
             term = rows[where[:, choice]]
             if bias is not None:
                 term = term + bias.astype(wide)[experts[:, choice]]

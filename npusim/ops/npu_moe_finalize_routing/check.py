@@ -16,14 +16,14 @@ from npusim.ops._vocabulary import A2_A3, alike, present
 
 MODES = (0, 1, 2, 3)
 MOST_CHOICES = 1024
-"""So many npu_moe_gating_top_k_softmax chooses at most; the bound of this kernel is not known."""
+"""The most that npu_moe_gating_top_k_softmax chooses; the limit of this kernel is not known."""
 DROPPED = -1
-"""The index of a row that is not there, in the modes with capacities."""
+"""The index of a row that was dropped, in the modes with capacities."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem(ops.Problem):
-    """A checked call: `(tokens, width)` comes of *k* rows for each token."""
+    """A checked call: `(tokens, width)` is the sum of *k* rows for each token."""
 
     element: DType
     tokens: int
@@ -32,13 +32,13 @@ class Problem(ops.Problem):
     names: dict[str, Operand]
     """The inputs that were given, by name."""
     is_by_token: bool
-    """Whether the indices of a token lie side by side, in place of those of all tokens."""
+    """Whether the indices of a token are adjacent, instead of those of a choice."""
     rows: int
-    """Rows that experts made, empty ones of their capacity included."""
+    """Rows computed by experts, including the empty ones of their capacity."""
     places: tuple[int, ...] | None
-    """The row behind each index; None without values."""
+    """The row for each index; None without values."""
     experts: tuple[int, ...] | None
-    """The expert of token r and choice j at number `r * k + j`; None without bias or values."""
+    """The expert of token r and choice j at index `r * k + j`; None without bias or values."""
 
 
 SUPPORT = alike(
@@ -52,7 +52,7 @@ SUPPORT = alike(
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     mode = contract.integer("drop_pad_mode")
     rows = contract.operand("expanded_permuted_rows")
     is_padded = mode in (1, 3)
@@ -93,7 +93,7 @@ def check(contract: ops.Contract) -> Problem:
 
 
 def _choices(contract: ops.Contract, where: Operand, weights: Operand | None) -> int:
-    """How many experts each token has."""
+    """The number of experts of each token."""
     contract.require(
         len(where.shape) == 1,
         f"expanded_src_to_dst_row must have one dimension, not {len(where.shape)}; flatten it",
@@ -157,7 +157,7 @@ def _experts(
     rows: Operand,
     shape: tuple[int, int],
 ) -> tuple[int, ...] | None:
-    """The expert of each row, whose bias it takes."""
+    """The expert of each row, whose bias is added."""
     if bias is None:
         return None
     is_padded = len(rows.shape) == 3
@@ -188,19 +188,19 @@ moe_finalize_routing)."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Each core has a run of tokens, of which as many are added up at a time as fit."""
+    """Each core has a run of tokens, of which as many are summed at a time as fit."""
 
     tokens_per_core: int
     tokens_per_tile: int
     columns: int
-    """Columns of a row that are added up at a time: all of them, unless one row is too long."""
+    """Columns of a row that are summed at a time: all, unless a single row is too long."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Tokens evenly over the vector cores; a tile fills the unified buffer.
+    """Split tokens evenly over the vector cores; a tile fills the unified buffer.
 
-    Assumed: which buffers share it, see :func:`_bytes`, and that parts of a long row are as long as
-    fit.
+    Assumed: which buffers are in it, see :func:`_bytes`, and that parts of a long row are as long
+    as fits.
     """
     per_core = ceil_div(p.tokens, len(spec.vector_cores))
     room = spec.cores[spec.vector_kinds[0]].usable_bytes("ub")
@@ -221,7 +221,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 
 def _scale_bytes(p: Problem) -> int:
-    """Bytes of the scales of a token, as they come and as float32."""
+    """Bytes of the scales of a token, in their type and as float32."""
     if "scales" not in p.names:
         return 0
     is_wide = p.element is BFLOAT16
@@ -229,10 +229,10 @@ def _scale_bytes(p: Problem) -> int:
 
 
 def _bytes(p: Problem, columns: int) -> tuple[int, int]:
-    """Bytes of the buffers with *columns*: for each token of a tile, and once.
+    """Bytes of the buffers with *columns*: for each token of a tile, and fixed.
 
-    A token has its skips, its sum and its scales; rows and biases pass in turn. bfloat16 has its
-    sum, its second skip and what passes as float32 too.
+    A token needs its skips, its sum and its scales; rows and biases are loaded in turn. With
+    bfloat16 the sum, the second skip and what is loaded in turn also need float32 buffers.
     """
     own_bytes = align_up(p.element.nbytes(columns), BLOCK_BYTES)
     is_wide = p.element is BFLOAT16

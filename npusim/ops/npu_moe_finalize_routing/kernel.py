@@ -1,12 +1,12 @@
 """The program that each core runs for npu_moe_finalize_routing.
 
-A tile of tokens begins with its skips. Then come the rows of each token, one after the other: the
-scalar unit reads where the row is from global memory, mte2 brings it into one of two buffers, and
-the vector pipe adds the bias, multiplies by the scale and adds that to the sum of its token.
+A tile of tokens starts with its skips. Then the rows of each token follow, one after the other: the
+scalar unit reads the row's index from global memory, mte2 loads the row into one of two buffers,
+and the vector pipe adds the bias, multiplies by the scale and adds that to the sum of its token.
 
 ops-transformer@c29bc10 moe/moe_finalize_routing/op_kernel. Assumed: that the expert of a row is
-read from global memory too, that the scales of a tile are loaded at once, and that the next tile is
-begun when the sums of this one have left the buffer.
+read from global memory too, that the scales of a tile are loaded at once, and that the next tile
+starts when the sums of this one have left the buffer.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from npusim.kernel.steps import Integers
 from npusim.ops.npu_moe_finalize_routing.check import DROPPED, PING_PONG, Plan, Problem
 
 LINE_BYTES = 64
-"""Bytes of a line of the scalar unit's data cache, which holds what is next to an index that was
-read (asc-devkit, DataCacheCleanAndInvalid.md)."""
+"""Bytes of a line of the scalar unit's data cache, which also holds the neighbours of an index that
+was read (asc-devkit, DataCacheCleanAndInvalid.md)."""
 PHASES = 3
-"""Parts of a tile: what is there before the rows of experts, these rows, and the end."""
+"""Parts of a tile: what precedes the rows of experts, these rows, and the end."""
 INDEX, EXPERT, SCALE = "index", "expert", "scale"
 """Registers."""
 ROWS, BIAS, PLACES, EXPERTS = (
@@ -37,7 +37,7 @@ ROWS, BIAS, PLACES, EXPERTS = (
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """Tiles of tokens, and of each the parts of a row; of each part all rows of all tokens."""
+    """Loop over tiles of tokens, then parts of a row, then all rows of all tokens."""
     core = VectorCore("finalize", spec)
     finalize, views, terms = Finalize(core, p, plan), _views(p), Terms(p, plan)
     begins = np.flatnonzero((terms.place == 0) & (terms.choice == 0))
@@ -58,7 +58,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
 
 
 class Terms:
-    """What is added up: for each token and part of a row the choices, an entry for each."""
+    """The terms of the sums: for each token and part of a row the choices, an entry for each."""
 
     def __init__(self, p: Problem, plan: Plan) -> None:
         left, width = np.array([*pieces(p.width, plan.columns)]).reshape(-1, 2).T
@@ -73,18 +73,18 @@ class Terms:
         self._total = p.tokens * p.k
 
     def when(self, phase: int, chosen: Integers) -> tuple[Integers, Integers]:
-        """The cores of *chosen* terms, and when it is the turn of this phase of their tiles."""
+        """The cores of *chosen* terms, and when this phase of their tiles is due."""
         order = (PHASES * self._turn + phase) * self._total + self.number
         return self.core[chosen], order[chosen]
 
 
 def _rows(finalize: Finalize, p: Problem, views: dict[str, GmView], terms: Terms) -> list[Step]:
-    """The rows of experts: those that come, and those that were dropped."""
+    """The steps for rows of experts: those that exist, and those that were dropped."""
     token, choice, number = terms.token, terms.choice, terms.number
     index = number if p.is_by_token else choice * p.tokens + token
     row = index % p.rows if p.places is None else np.array(p.places, np.int64)[index]
     is_first = (choice == 0) & (finalize.skips is None)
-    # The scalar unit has read the line of an index, unless this is the first of the line or core.
+    # The scalar unit has the line of an index, unless this is the first one of the line or core.
     in_line = INT32.nbytes(1) * index % LINE_BYTES > 0
     known = in_line & (number > terms.first * p.k if p.is_by_token else token > terms.first)
     places = GmViews.of(views[PLACES], 0, index, 1, 1)
@@ -130,15 +130,15 @@ class Finalize:
         self.is_wide = p.element is BFLOAT16
         work = FLOAT32 if self.is_wide else p.element
         self.lanes = whole_blocks(plan.columns, p.element)
-        """Elements from row to row in the buffer."""
+        """Elements between the starts of rows in the buffer."""
         tokens, size = plan.tokens_per_tile, plan.tokens_per_tile * self.lanes
         skips = sum(name in p.names for name in ("skip1", "skip2"))
         self.skips = core.vecin(p.element, skips * size) if skips else None
         self.sums = core.tile(work, size)
         self.results = core.tile(p.element, size) if self.is_wide else self.sums
-        """What is stored: the sums themselves, unless they are rounded first."""
+        """The buffer to store from: the sums themselves, unless they are rounded first."""
         self.wide: dict[str, Local] = {}
-        """What comes as bfloat16, as float32."""
+        """float32 buffers for what is loaded as bfloat16."""
         for name, count in (("skip2", tokens), (ROWS, 1), (BIAS, 1)):
             if self.is_wide and name in p.names:
                 self.wide[name] = core.tile(FLOAT32, count * self.lanes)
@@ -156,7 +156,7 @@ class Finalize:
     # ---- around the rows of experts ----
 
     def add_skips(self, *skips: GmView) -> None:
-        """One skip or the sum of two, each `(tokens, columns)`, to the sums."""
+        """Add one skip or the sum of two, each `(tokens, columns)`, to the sums."""
         core, queue = self.core, self.skips
         assert queue is not None
         count, step = self._count(skips[0]), skips[0].rows * self.lanes
@@ -172,11 +172,11 @@ class Finalize:
         queue.free(tile)
 
     def load_scales(self, scales: GmView) -> None:
-        """*scales* of a tile, `(tokens x k,)`, for the scalar unit."""
+        """Load *scales* of a tile, `(tokens x k,)`, for the scalar unit."""
         core, loaded, wide = self.core, self.loaded_scales, self.scales
         assert loaded is not None
         assert wide is not None
-        # The scalar unit has read those of the tile before.
+        # The scalar unit has read those of the previous tile.
         core.sync("scalar", "mte2")
         core.data_copy(loaded[: scales.columns], scales.operand)
         if not self.is_wide:
@@ -185,11 +185,11 @@ class Finalize:
         core.sync("mte2", "vector")
         core.cast(wide[: scales.columns], loaded[: scales.columns])
         core.sync("vector", "scalar")
-        # The next ones may come only when these are converted.
+        # The next ones may be loaded only after these are converted.
         core.sync("vector", "mte2")
 
     def end(self, output: GmView) -> None:
-        """The sums to *output*, `(tokens, columns)`."""
+        """Store the sums to *output*, `(tokens, columns)`."""
         core, results = self.core, self.results[: self._count(output)]
         if self.is_wide:
             core.cast(results, self.sums[: results.count])
@@ -198,13 +198,13 @@ class Finalize:
         core.sync("mte3", "vector")
 
     def _count(self, view: GmView) -> int:
-        """Elements of the rows of *view* in the buffer, gaps between them included."""
+        """Elements of the rows of *view* in the buffer, including gaps between them."""
         return (view.rows - 1) * self.lanes + view.columns
 
     # ---- rows of experts ----
 
     def drop(self, place: int, columns: int, is_first: bool, is_known: bool, at: GmView) -> None:
-        """A row that is not there adds nothing to the sum of token *place* of the tile."""
+        """Add nothing for a dropped row to the sum of token *place* of the tile."""
         target = self.sums.at(place * self.lanes, columns)
         self._read(INDEX, at, is_known)
         if is_first:
@@ -223,7 +223,7 @@ class Finalize:
         expert_is_known: bool = False,
         *of_expert: GmView,
     ) -> None:
-        """`(row + bias) * scale` to the sum of token *place* of the tile, or as the first of it."""
+        """Add `(row + bias) * scale` to the sum of token *place* of the tile, or start it."""
         core, target = self.core, self.sums.at(place * self.lanes, row.columns)
         self._read(INDEX, at, is_known)
         rows = [row, *of_expert[1:]]
@@ -246,11 +246,11 @@ class Finalize:
             self.passing[view.name].free(tile)
 
     def _read(self, register: str, at: GmView, is_known: bool) -> None:
-        """The element *at* to *register*; whether the scalar unit has read its line before."""
+        """Read the element *at* into *register*; its line may be in the cache (*is_known*)."""
         self.core.emit(ScalarLoadGlobal(register, at.operand, INT32, is_known))
 
     def _widened(self, tile: Local, view: GmView) -> Local:
-        """What was loaded of *view*, one row, in the type that is calculated in."""
+        """What was loaded of *view*, one row, in the type of the calculation."""
         own = tile[: view.columns]
         if not self.is_wide:
             return own

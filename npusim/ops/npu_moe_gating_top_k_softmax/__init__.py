@@ -4,23 +4,23 @@
 
     p          = e / sum(e), e = exp(x - max(x))
     y          = the k largest elements of p, of equal ones the first
-    expert_idx = where they are in the row; the number of columns where the row is finished
+    expert_idx = their columns; the number of columns if the row is finished
     row_idx    = j * rows + row for choice j; on Atlas inference row * k + j
 
-float16 is calculated in float16, bfloat16 and float32 in float32, each step rounded by itself. y of
-bfloat16 is rounded to nearest, halves away from zero. Sums go a repeat of 256 bytes at a time,
-neighbours onto neighbours, and these sums one after the other. NaN counts as larger than all, see
-:mod:`npusim.isa.sorting`.
+float16 is calculated in float16, bfloat16 and float32 in float32, rounded after each step. y of
+bfloat16 is rounded to nearest, halves away from zero. Sums are taken over repeats of 256 bytes,
+pairwise over neighbours, and these sums are added one after the other. NaN ranks above all values,
+see :mod:`npusim.isa.sorting`.
 
 On Atlas inference float16 is calculated in float32: e times 1 / sum(e), rounded to float16, by
-which rows are sorted. The sum adds columns 64 apart, one after the other, and then neighbours. Its
-kernel does not read finished, and every AI core does all rows, so that vllm-ascend passes 1024 at a
-time; the module `coupled` has its sources.
+which rows are sorted. The sum first adds columns 64 apart, one after the other, and then
+neighbours. Its kernel does not read finished, and every AI core computes all rows, so vllm-ascend
+passes 1024 at a time; the module `coupled` has its sources.
 
 Sources: ops-transformer@c29bc10 moe/moe_gating_top_k_softmax, op_kernel and op_host; asc-devkit,
-TopK.md, of rows that are finished. Assumed: the order of the sum, which is that of ReduceSum; that
-float16 is sorted as float32, that whether a row is finished is read by the scalar unit from global
-memory and multiplied in, and which barriers stand between.
+TopK.md, for finished rows. Assumed: the order of the sum, which is that of ReduceSum; that float16
+is sorted as float32; that the scalar unit reads whether a row is finished from global memory and
+multiplies by it; and where the barriers are.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from npusim.ops.npu_moe_gating_top_k_softmax.check import coupled as coupled_pla
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan | CoupledPlan:
-    """Rows evenly over the vector cores.
+    """Split rows evenly over the vector cores.
 
     The vendor has templates for few columns, for rows that fit and for longer ones
-    (ops-transformer@c29bc10 moe/moe_gating_top_k_softmax); all rows do here as those that fit,
-    which is assumed.
+    (ops-transformer@c29bc10 moe/moe_gating_top_k_softmax); all rows are handled here like those
+    that fit, which is assumed.
     """
     if spec.series in ops.ATLAS_INFERENCE:
         return coupled_plan(spec, p)
@@ -57,14 +57,14 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan | CoupledPlan:
     return Plan(block_dim=ceil_div(p.rows, rows), rows_per_core=rows)
 
 
-# ---- kernel: op_kernel; a row is sorted whole, with the numbers of its columns ----
+# ---- kernel: op_kernel; a row is sorted whole, with its column indices ----
 
 DONE, GOES_ON = "done", "goes_on"
 """Registers."""
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan | CoupledPlan) -> tuple[Block, ...]:
-    """A run of rows for each core, which counts them to say where the rows of experts are to be."""
+    """A run of rows for each core, which counts them to give the destination of each row."""
     if isinstance(plan, CoupledPlan):
         return coupled.build(spec, p, plan)
     core = VectorCore("gating_top_k_softmax", spec)
@@ -99,10 +99,10 @@ class GatingSoftmax:
         self.sorter = Sorter(core, lanes)
         self.columns = core.tile(INT32, lanes)
         self.best, self.places = core.tile(FLOAT32, p.k), core.tile(INT32, p.k)
-        """The latter is where the row of each choice is to be."""
+        """The latter is the destination of the row for each choice."""
 
     def begin(self, first_row: int) -> None:
-        """What all rows of a core share, and where the first one's rows are to be."""
+        """Set up what all rows of a core share, and the destinations for its first row."""
         self.core.duplicate(self.keys, NOTHING)
         count_up(self.core, self.columns)
         count_up(self.core, self.places, first_row, self.p.rows)
@@ -110,7 +110,7 @@ class GatingSoftmax:
     def row(
         self, x: GmView, y: GmView, chosen: GmView, rows: GmView, finished: GmView | None = None
     ) -> None:
-        """*x* `(1, experts)` to the best *k* of it."""
+        """Find the best *k* of *x* `(1, experts)`."""
         core, keys = self.core, self.keys[: self.p.experts]
         tile = core.load_rows(self.x, x)
         own = keys if self.half is None else self.half
@@ -125,7 +125,7 @@ class GatingSoftmax:
         self.sorter.sort(self.keys, self.columns)
         self._store_best(y)
         self._store_experts(chosen, finished)
-        # The places of this row are then those of the next one.
+        # Advance the destinations from this row to the next.
         out = self.rows.alloc()
         core.copy(out, self.places)
         core.add(self.places, self.places, 1)
@@ -138,7 +138,7 @@ class GatingSoftmax:
         self.core.store_rows(self.y, out, y)
 
     def _store_experts(self, chosen: GmView, finished: GmView | None) -> None:
-        """The columns of the best; their number instead where the row is finished."""
+        """Store the columns of the best; the number of columns if the row is finished."""
         core, experts = self.core, self.chosen.alloc()
         self.sorter.take_indices(experts)
         if finished is not None:
@@ -155,7 +155,7 @@ class GatingSoftmax:
 
 
 def oracle(given: ops.Given) -> tuple[Array, Array, Array]:
-    """Weights, experts and the places of the rows that go to them, each `(..., k)`."""
+    """Weights, experts and row destinations, each `(..., k)`."""
     x, finished, k = given.x, given.finished, given.k
     if given.spec is not None and given.spec.series in ops.ATLAS_INFERENCE:
         return _coupled(given)
@@ -165,7 +165,7 @@ def oracle(given: ops.Given) -> tuple[Array, Array, Array]:
         wide = wide.astype(np.float32)
     with np.errstate(all="ignore"):
         scores = _softmax(wide)
-        # NaN is above all, and -0 does not occur.
+        # NaN ranks above all, and -0 does not occur.
         ranks = np.where(np.isnan(scores), np.float32(np.inf), scores.astype(np.float32))
         experts = descending(ranks)[:, :k]
         weights = np.take_along_axis(scores, experts, axis=-1)
@@ -179,7 +179,7 @@ def oracle(given: ops.Given) -> tuple[Array, Array, Array]:
 
 
 def _coupled(given: ops.Given) -> tuple[Array, Array, Array]:
-    """The same as Atlas inference finds them, in float32 up to the weights."""
+    """The same for Atlas inference, in float32 up to the weights."""
     x, k = given.x, given.k
     wide = x.reshape(-1, x.shape[-1]).astype(np.float32)
     with np.errstate(all="ignore"):
@@ -195,7 +195,7 @@ def _coupled(given: ops.Given) -> tuple[Array, Array, Array]:
 
 
 def _lane_sums(x: Array) -> Array:
-    """Columns 64 apart one after the other, and then neighbours onto neighbours."""
+    """Add columns 64 apart one after the other, then neighbours pairwise."""
     total = np.zeros((len(x), FLOATS_PER_REPEAT), np.float32)
     for start in range(0, x.shape[1], FLOATS_PER_REPEAT):
         part = x[:, start : start + FLOATS_PER_REPEAT]
@@ -206,14 +206,14 @@ def _lane_sums(x: Array) -> Array:
 
 
 def _softmax(x: Array) -> Array:
-    """In the type of *x*, float32 or float16, each step rounded to it."""
+    """In the type of *x*, float32 or float16, rounded to it after each step."""
     apart = x - np.max(x, axis=-1, keepdims=True)
     exponential = np.exp(apart.astype(np.float64)).astype(x.dtype)
     return np.asarray(exponential / row_sums(exponential)[:, None])
 
 
 def _half_away(weights: Array, x: Array) -> Array:
-    """*weights* in the type of *x*; to bfloat16 halves go away from zero."""
+    """*weights* in the type of *x*; halves round away from zero for bfloat16."""
     if weights.dtype == x.dtype:
         return weights
     bits = weights.view(np.uint32).astype(np.uint64)

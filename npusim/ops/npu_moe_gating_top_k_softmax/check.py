@@ -18,12 +18,12 @@ from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, Operands, Row, presen
 MOST_CHOSEN = 1024
 """moe_gating_top_k_softmax, op_host."""
 MOST_EXPERTS = 4096
-"""What the unified buffer holds of a row that is loaded whole; longer ones are not simulated."""
+"""The longest row that fits the unified buffer whole; longer ones are not simulated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem(ops.Problem):
-    """A checked call: of each row of x `(rows, experts)` the *k* best."""
+    """A checked call: the *k* best of each row of x `(rows, experts)`."""
 
     element: DType
     rows: int
@@ -40,7 +40,7 @@ SUPPORT = tuple(
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     scores = contract.operand("x")
     *leading, experts = scores.shape
     contract.require(
@@ -75,7 +75,7 @@ def check(contract: ops.Contract) -> Problem:
 
 
 def _check_310p(contract: ops.Contract, p: Problem) -> None:
-    """What fits the kernel of Atlas inference."""
+    """Check the limits of the Atlas inference kernel."""
     series = contract.spec.series
     contract.require(
         p.experts % COLUMN_UNIT == 0,
@@ -95,15 +95,15 @@ def _check_310p(contract: ops.Contract, p: Problem) -> None:
 # moe_gating_top_k_softmax_tiling_310p.cpp, and the tiling of SoftMax (asc-devkit@82b89a1) ----
 
 BUFFER_BYTES, LEFT_ALONE_BYTES = 245760, 1024
-"""What the kernel takes of the unified buffer, and what of it stays unused."""
+"""What the kernel uses of the unified buffer, and how much of it stays unused."""
 COLUMN_UNIT = 16
-"""Rows are multiples of this, which is a block; k is filled up to one."""
+"""Rows are multiples of this, which is a block; k is padded to a whole block."""
 ROW_UNIT = 16
 """Rows of a group are a multiple of this for each core."""
 WORK = 64
-"""Of each row, elements of float32 that SoftMax reduces in (softmax_tiling.cpp)."""
+"""float32 elements for each row in which SoftMax reduces (softmax_tiling.cpp)."""
 LARGEST_SPLIT = 64 * 256
-"""Elements that SoftMax takes together are fewer, where rows are whole repeats."""
+"""SoftMax processes fewer elements than this together if rows are whole repeats."""
 ROWS_OF_A_BLOCK = 8
 PROPOSAL_ROOM = 16
 """Elements of a row in proposals, twice, for each of its columns (topk_tiling_impl.cpp)."""
@@ -115,11 +115,11 @@ class CoupledPlan(ops.Plan):
 
     rows_of_group: int
     chosen: int
-    """k, filled up to whole blocks."""
+    """k, padded to whole blocks."""
 
 
 def coupled(spec: DeviceSpec, p: Problem) -> CoupledPlan:
-    """Groups of as many rows as a formula says, rounded up for all AI cores."""
+    """Compute the rows of a group by the vendor's formula, rounded up for all AI cores."""
     chosen = align_up(p.k, COLUMN_UNIT)
     cores = spec.cores[spec.vector_kinds[0]].count
     fitting = BUFFER_BYTES // (BLOCK_BYTES * (p.experts + 3 * chosen))
@@ -134,7 +134,7 @@ def coupled(spec: DeviceSpec, p: Problem) -> CoupledPlan:
 
 
 def needed_bytes(spec: DeviceSpec, p: Problem) -> int:
-    """What the largest group takes of the buffer, in which SoftMax and TopK use the same room."""
+    """Bytes of the buffer for the largest group; SoftMax and TopK share the same space."""
     plan = coupled(spec, p)
     group, rows = plan.rows_of_group, min(p.rows, plan.rows_of_group)
     own_bytes = group * (FLOAT16.nbytes(2 * p.experts + plan.chosen) + INT32.nbytes(plan.chosen))
@@ -146,7 +146,7 @@ def needed_bytes(spec: DeviceSpec, p: Problem) -> int:
 
 
 def split_of(rows: int, columns: int) -> int:
-    """Rows that SoftMax takes together."""
+    """Rows that SoftMax processes together."""
     split = rows
     if rows > ROWS_OF_A_BLOCK and rows % ROWS_OF_A_BLOCK == 0 == columns % FLOATS_PER_REPEAT:
         while split * columns >= LARGEST_SPLIT:

@@ -1,17 +1,17 @@
 """The kernel of 310P for npu_moe_gating_top_k_softmax: groups of rows of float16 on one AI core.
 
-Every AI core of the card does all groups, since the kernel does not ask which core it is on
+Every AI core of the card processes all groups, since the kernel does not ask which core it is on
 (ops-transformer@3a280bc moe/moe_gating_top_k_softmax, op_kernel/moe_gating_top_k_softmax_310p.h):
-all write the same bytes, so here one core does. A group comes into the buffer whole: SoftMax in
-float32 for all its rows, TopK row by row, by proposals, and what was chosen goes through global
-memory, where rows of k close up that begin at whole blocks in the buffer.
+all write the same bytes, so only one core does it here. A group is loaded into the buffer whole:
+SoftMax in float32 for all its rows, TopK row by row, with proposals. The results go through global
+memory to pack rows of k, which start at whole blocks in the buffer, without gaps.
 
-Of the vendor's library: asc-devkit@82b89a1 impl/adv_api/detail, activation/softmax/membase/v200 and
-sort/topk/topk_v200_impl.h. Assumed: that the largest and the sums of rows below 64 columns lie
-behind each other before the scalar unit repeats them; that row_idx is counted for all that is
-stored of it; that a barrier stands between the two fields of proposals; that no store ends more
-than a block behind a tensor; and that cores do not disturb each other in the global memory that
-they all use.
+From the vendor's library: asc-devkit@82b89a1 impl/adv_api/detail,
+activation/softmax/membase/v200 and sort/topk/topk_v200_impl.h. Assumed: that the maxima and sums of
+rows below 64 columns are contiguous before the scalar unit repeats them; that row_idx is computed
+for its whole stored length; that there is a barrier between the two fields of proposals; that no
+store ends more than a block after a tensor; and that cores do not disturb each other in the global
+memory that they all use.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from npusim.ops.npu_moe_gating_top_k_softmax.check import (
 
 Reduction = Literal["max", "sum"]
 NARROW = 192
-"""Columns from which rows are subtracted from one by one (softmax_common_utils.h)."""
+"""From this many columns on the subtraction goes row by row (softmax_common_utils.h)."""
 PROPOSAL, RUN, LISTS = 8, 16, 4
-"""Elements of a proposal, what RpSort16 sorts, and how many lists MrgSort4 takes."""
+"""Elements of a proposal, elements that RpSort16 sorts, and lists that MrgSort4 merges."""
 
 
 def build(spec: DeviceSpec, p: Problem, plan: CoupledPlan) -> tuple[Block, ...]:
-    """Group after group on the first AI core."""
+    """Process group after group on the first AI core."""
     core = VectorCore("gating_top_k_softmax", spec)
     gate = CoupledGate(core, p, plan)
     outputs = (("output", FLOAT16), ("expert_idx", INT32), ("row_idx", INT32))
@@ -60,8 +60,8 @@ def build(spec: DeviceSpec, p: Problem, plan: CoupledPlan) -> tuple[Block, ...]:
     groups = ceil_div(p.rows, plan.rows_of_group)
     first = np.arange(groups) * plan.rows_of_group
     step = Step(gate.group, (first, *columns), np.zeros(groups, np.int64))
-    kept = GmView.vector("kept", FLOAT16, plan.workspaces["kept"] // FLOAT16.nbytes(1))
-    return core.launch(step, bound=lambda _: bindings(*views, kept))
+    workspace = GmView.vector("kept", FLOAT16, plan.workspaces["kept"] // FLOAT16.nbytes(1))
+    return core.launch(step, bound=lambda _: bindings(*views, workspace))
 
 
 class CoupledGate:
@@ -80,10 +80,10 @@ class CoupledGate:
         top = 2 * p.experts + FLOAT16.nbytes(PROPOSAL_ROOM * p.experts) // FLOAT32.nbytes(1)
         self.work = core.tile(FLOAT32, max(softmax, top, rows * plan.chosen))
         self.places = self.work.as_dtype(INT32)[: rows * plan.chosen]
-        """The room of SoftMax and TopK serves row_idx when both are done."""
+        """row_idx reuses the space of SoftMax and TopK when both are done."""
 
     def group(self, first: int, x: GmView, y: GmView, experts: GmView, row_idx: GmView) -> None:
-        """The best *k* of each row of *x* `(rows, experts)`, which is row *first* and on."""
+        """Find the best *k* of each row of *x* `(rows, experts)`, whose first row is *first*."""
         core, rows = self.core, x.rows
         core.fetch(self.x[: rows * self.p.experts], x.flat)
         self._softmax(rows)
@@ -96,19 +96,19 @@ class CoupledGate:
         self._close_up(rows, first, chosen)
 
     def _close_up(self, rows: int, first: int, chosen: tuple[tuple[Local, GmView], ...]) -> None:
-        """Store rows of k behind each other, load them again, and store them for good."""
+        """Pack rows of k: store them overlapping, load them again, and store the result."""
         core, k = self.core, self.p.k
-        kept, start = [], LEFT_ALONE_BYTES
+        starts, start = [], LEFT_ALONE_BYTES
         for tile, _ in chosen:
-            kept.append(start + tile.dtype.nbytes(first * self.chosen))
+            starts.append(start + tile.dtype.nbytes(first * self.chosen))
             start += tile.dtype.nbytes(self.p.rows * self.chosen)
         for row in range(rows):
-            for (tile, _), where in zip(chosen, kept, strict=True):
+            for (tile, _), where in zip(chosen, starts, strict=True):
                 to = where + tile.dtype.nbytes(row * k)
                 nbytes = tile.dtype.nbytes(self.chosen)
                 core.data_copy(Global("kept", to, nbytes), tile.at(row * self.chosen, self.chosen))
             core.barrier()
-        for (tile, view), where in zip(chosen, kept, strict=True):
+        for (tile, view), where in zip(chosen, starts, strict=True):
             again = tile[: whole(view, tile.dtype)]
             core.data_copy(again, Global("kept", where, again.nbytes))
         core.sync("mte2", "vector")
@@ -121,7 +121,7 @@ class CoupledGate:
     # ---- SoftMax ----
 
     def _softmax(self, rows: int) -> None:
-        """`e * (1 / sum(e))` with `e = exp(x - max(x))` in float32, of each row."""
+        """Compute `e * (1 / sum(e))` with `e = exp(x - max(x))` in float32, for each row."""
         for start, count in pieces(rows, split_of(rows, self.p.experts)):
             self._softmax_of(start, count)
 
@@ -137,7 +137,7 @@ class CoupledGate:
         core.exp(values, values)
         self._reduce("sum", total, values, room, rows)
         core.cast(self.totals.at(first * COLUMN_UNIT, reduced), total)
-        # A division of each element is made a product.
+        # Divisions are replaced by multiplication with the inverse.
         core.duplicate(room[:reduced], 1.0)
         core.div(room[:reduced], room[:reduced], total)
         self._with_rows("mul", values, room, rows)
@@ -162,7 +162,7 @@ class CoupledGate:
     def _with_blocks(
         self, op: Literal["sub", "mul"], values: Local, each: Local, rows: int, block: int
     ) -> None:
-        """The same for block number *block* of each row; whole repeats and what is left of them."""
+        """The same for block index *block* of each row, in whole repeats and a remainder."""
         blocks, whole_ones = self.p.experts // FLOATS_PER_BLOCK, rows - rows % ROWS_OF_A_BLOCK
         for first, count in ((0, whole_ones), (whole_ones, rows - whole_ones)):
             if count:
@@ -170,7 +170,7 @@ class CoupledGate:
                 self.core.apply(op, here, here, blocks_of_rows(each, first, count, 0, 2))
 
     def _reduce(self, op: Reduction, result: Local, values: Local, room: Local, rows: int) -> None:
-        """The largest or the sum of each row of *values* to two blocks of *result*."""
+        """Reduce each row of *values* by maximum or sum to two blocks of *result*."""
         core, columns = self.core, self.p.experts
         if columns < FLOATS_PER_REPEAT:
             repeats = columns // FLOATS_PER_BLOCK
@@ -190,7 +190,7 @@ class CoupledGate:
         self._spread(result, room, rows)
 
     def _fold(self, op: Reduction, values: Local, room: Local, rows: int) -> None:
-        """Columns n, n + 64, ... of each row of *values*, together, to *room* `(rows, 64)`."""
+        """Combine columns n, n + 64, ... of each row of *values* into *room* `(rows, 64)`."""
         core, columns = self.core, self.p.experts
         whole_ones, rest = divmod(columns, FLOATS_PER_REPEAT)
         folded, parts = room[: rows * FLOATS_PER_REPEAT], list(self._parts(values, rows))
@@ -216,7 +216,7 @@ class CoupledGate:
             core.apply(together, first, first, parts[-1])
 
     def _parts(self, values: Local, rows: int) -> Iterator[Local]:
-        """The repeats of all rows, the last one with what is left of the columns."""
+        """The repeats of all rows, the last one with the remaining columns."""
         for start, count in pieces(self.p.experts, FLOATS_PER_REPEAT):
             yield replace(
                 values,
@@ -227,7 +227,7 @@ class CoupledGate:
             )
 
     def _repeat(self, result: Local, each: Local, rows: int) -> None:
-        """Each of the first *rows* elements fills two blocks, by way of the scalar unit."""
+        """Broadcast each of the first *rows* elements to two blocks, by the scalar unit."""
         core = self.core
         core.sync("vector", "scalar")
         for first, count in pieces(rows, ROWS_OF_A_BLOCK):
@@ -240,7 +240,7 @@ class CoupledGate:
                     core.duplicate(blocks, f"row{row}")
 
     def _spread(self, result: Local, room: Local, rows: int) -> None:
-        """The same, by matrices of a block of rows, again and again, which are turned."""
+        """The same, by copying a block of rows repeatedly into matrices and transposing them."""
         core, square = self.core, ROWS_OF_A_BLOCK * COLUMN_UNIT
         groups = ceil_div(rows, ROWS_OF_A_BLOCK)
         with core.independent():
@@ -253,7 +253,7 @@ class CoupledGate:
     # ---- TopK ----
 
     def _top(self, rows: int) -> None:
-        """The best of each row, as proposals with the numbers of their columns."""
+        """Find the best of each row, as proposals with their column indices."""
         core, columns = self.core, self.p.experts
         counted = self.work.as_dtype(INT32)[:columns]
         count_up(core, counted)
@@ -280,7 +280,7 @@ class CoupledGate:
     def _sorted(
         self, values: Local, numbers: Local, here: Local, other: Local
     ) -> tuple[Local, Local]:
-        """*values* with their *numbers* in one list; in which of the two it is, and the other."""
+        """Merge *values* with their *numbers* into one list; returns its buffer and the other."""
         core, columns = self.core, values.count
         core.proposal_concat(SCORE, here, values)
         core.proposal_concat(0, here, numbers)
@@ -301,7 +301,7 @@ class CoupledGate:
 
 
 def blocks_of_rows(plane: Local, first: int, rows: int, block: int, blocks: int) -> Local:
-    """Block number *block* of *rows* rows of *blocks* blocks each, from row *first* on."""
+    """Block index *block* of *rows* rows of *blocks* blocks each, from row *first* on."""
     return replace(
         plane,
         offset_bytes=plane.offset_bytes + (first * blocks + block) * BLOCK_BYTES,
@@ -312,7 +312,7 @@ def blocks_of_rows(plane: Local, first: int, rows: int, block: int, blocks: int)
 
 
 def lengths(columns: int, longest: int) -> list[int]:
-    """The lists of a row that merges of four leave, the longest first."""
+    """Lengths of the lists of a row after merges of four, the longest first."""
     found, count = list[int](), longest
     while count >= RUN:
         found += [count] * (columns // count)
@@ -321,5 +321,5 @@ def lengths(columns: int, longest: int) -> list[int]:
 
 
 def whole(view: GmView, dtype: DType) -> int:
-    """Elements of *view*, filled up to whole blocks."""
+    """Elements of *view*, padded to whole blocks."""
     return align_up(view.rows * view.columns, BLOCK_BYTES // dtype.nbytes(1))

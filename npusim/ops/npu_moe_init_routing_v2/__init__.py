@@ -2,42 +2,43 @@
 
 .. code-block:: text
 
-    order                = the choices (token, j), sorted by expert, of equal ones the first
+    order                = the choices (token, j), sorted stably by expert
     output[i]            = x[order[i] / k]                            quant_mode -1
     expanded_scale[i]    = scale[order[i] / k]
     output[i]            = int8(v / s), v = x[order[i] / k] * scale[expert], s = max|v| / 127
                                                                       quant_mode 1
     expanded_scale[i]    = s
-    expanded_row_idx     = where each choice has gone, or -1          row_idx_type 0
+    expanded_row_idx     = the row of each choice, or -1              row_idx_type 0
     expanded_row_idx     = order                                      row_idx_type 1
     expert_token_cumsum_or_count = the ends of the experts' rows      expert_tokens_num_type 0
-                           how many rows each of them has             expert_tokens_num_type 1
-                           (expert, rows), of those that have any     expert_tokens_num_type 2
+                                   the number of rows of each expert  expert_tokens_num_type 1
+                                   (expert, rows), for non-empty ones expert_tokens_num_type 2
 
-Experts outside of active_expert_range are sorted behind all others, those below it last and in the
-order in which they came, and nothing is written of their rows. With drop_pad_mode 1 each expert has
+Experts outside of active_expert_range are sorted behind all others, those below it last and in
+their original order, and their rows are not written. With drop_pad_mode 1 each expert has
 expert_capacity rows of output `(experts, capacity, width)`: further ones are dropped, and missing
-ones are zeros. v and s are float32; v / s is cut to the bits of float16 and then rounded, halves
-away from zero, so that 2.5 becomes 3. The kernel for single tokens of a certain model makes what it
-cuts odd, and rounds halves to even. A row of zeros becomes one of zeros.
+ones are zeros. v and s are float32; v / s is truncated to the precision of float16 and then
+rounded, halves away from zero, so that 2.5 becomes 3. The kernel for single tokens of a certain
+model rounds to odd instead of truncating, then halves to even. A row of zeros becomes one of zeros.
 
-A card leaves as it finds them the rows of experts that are not active, the counts without
-expert_tokens_num_flag, and the scales without quantisation; here they are full of 0.
+A card does not write the rows of experts that are not active, the counts without
+expert_tokens_num_flag, and the scales without quantisation; here they are 0.
 
-Atlas inference has another kernel, MoeInitRoutingV2, for rows of float16 and float32 as they are:
-all experts are active, the index says where each choice has gone, and the counts are the ends of
-the experts' rows, in int32, whatever row_idx_type, expert_tokens_num_type and
-expert_tokens_num_flag say. The fourth result is expert_tokens_before_capacity there, of int32,
-which that kernel does not write. See the module `coupled`; more choices than a core holds go to
+Atlas inference has another kernel, MoeInitRoutingV2, for rows of float16 and float32 without
+quantisation: all experts are active, the index is the row of each choice, and the counts are the
+ends of the experts' rows, in int32, whatever row_idx_type, expert_tokens_num_type and
+expert_tokens_num_flag are. Its fourth result is expert_tokens_before_capacity, of int32, which that
+kernel does not write. See the module `coupled`; more choices than a core can hold are handled by
 kernels that are not simulated.
 
 Sources: ops-transformer@c29bc10 moe/moe_init_routing_v3, op_kernel and op_host; torch_npu 2.14.0,
-the text of this function, which has drop_pad_mode 0 alone, and what it returns to torch.compile,
-which has the shapes of drop_pad_mode 1. Assumed: of drop_pad_mode 1 that rows are dropped from the
-end, that scales and the index count places as output has them, and that counts include dropped
-rows; and what the modules of this folder say of the schedule. Not simulated: static quantisation, fewer rows than choices (active_num), and the
-kernel of many tokens with 8 of 256 experts, of which 32 or fewer are active; the general one stands
-in for it. Without values of expert_idx the choices go to the active experts in turn.
+the text of this function, which has only drop_pad_mode 0, and the shapes that it returns to
+torch.compile, which include drop_pad_mode 1. Assumed: with drop_pad_mode 1 rows are dropped from
+the end, scales and the index refer to places in output, and counts include dropped rows; and what
+the modules of this folder say about the schedule. Not simulated: static quantisation, fewer rows
+than choices (active_num), and the kernel for many tokens with 8 of 256 experts, of which 32 or
+fewer are active; the general one replaces it. Without values of expert_idx the choices are
+distributed evenly over the active experts.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan | CoupledPlan) -> tuple[Block
 
 
 def oracle(given: ops.Given) -> tuple[Array, Array, Array, Array]:
-    """The rows of each expert behind each other, where they are, their counts and their scales."""
+    """The rows of each expert, in order, their places, their counts and their scales."""
     x, expert_idx, scale, expert_num = given.x, given.expert_idx, given.scale, given.expert_num
     if given.spec is not None and given.spec.series in ops.ATLAS_INFERENCE:
         return _coupled(x, expert_idx, expert_num)
@@ -108,7 +109,7 @@ def oracle(given: ops.Given) -> tuple[Array, Array, Array, Array]:
 
 
 def _coupled(x: Array, expert_idx: Array, expert_num: int) -> tuple[Array, Array, Array, Array]:
-    """The same of Atlas inference: all rows as they are, and the ends of all experts."""
+    """The same on Atlas inference: all rows unquantised, and the ends of all experts."""
     order = np.argsort(expert_idx.ravel(), kind="stable")
     index = np.argsort(order, kind="stable").astype(np.int32)
     ends = np.cumsum(np.bincount(expert_idx.ravel(), minlength=expert_num)).astype(np.int32)
@@ -116,7 +117,7 @@ def _coupled(x: Array, expert_idx: Array, expert_num: int) -> tuple[Array, Array
 
 
 def _padded(experts: Array, expert_num: int, capacity: int) -> tuple[Array, Array]:
-    """Places of rows `(kept,)`, and the choices that they are of; each expert has *capacity*."""
+    """Places of rows `(kept,)`, and the choices they belong to; each expert has *capacity*."""
     own = [np.flatnonzero(experts == expert)[:capacity] for expert in range(expert_num)]
     places = [expert * capacity + np.arange(len(each)) for expert, each in enumerate(own)]
     return np.concatenate(places), np.concatenate(own)
@@ -155,9 +156,9 @@ def _quantise(x: Array, factors: Array | None, is_one_token: bool) -> tuple[Arra
 
 
 def _half(values: Array, to_odd: bool) -> Array:
-    """float32 *values* cut to the bits of float16, as float64; what is cut makes the last bit odd.
+    """float32 *values* truncated to float16 precision, as float64; rounds to odd with *to_odd*.
 
-    Quotients are at most 127.5 or so, NaN, or subnormals of float16, whose bits are fewer.
+    Quotients are at most about 127.5, NaN, or subnormals of float16, which have fewer bits.
     """
     wide = values.astype(np.float64)
     exponent = np.maximum(np.frexp(wide)[1] - 1, -14)

@@ -1,4 +1,4 @@
-"""What npu_moe_init_routing_v2 accepts, and how it is split over cores."""
+"""The calls that npu_moe_init_routing_v2 accepts, and how they are split over cores."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from npusim.ops._sorting import LISTS_AT_ONCE
 from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, Operands, Row, listed, present
 
 CUMULATIVE, COUNTS, PAIRS = range(3)
-"""What expert_tokens_num_type stands for."""
+"""Values of expert_tokens_num_type."""
 NO_QUANT, STATIC, DYNAMIC = -1, 0, 1
-"""And quant_mode."""
+"""Values of quant_mode."""
 DROPLESS, DROP_PAD = range(2)
-"""And drop_pad_mode."""
+"""Values of drop_pad_mode."""
 NOWHERE = -1
-"""The place of a choice whose row does not come out."""
+"""The place of a choice whose row is not output."""
 MOST_EXPERTS, MOST_OF_PAIRS = 10240, 5120
-"""Experts, and those of pairs (torch_npu 2.14.0, the text of npu_moe_init_routing_v2)."""
+"""Most experts, and most for pairs (torch_npu 2.14.0, the text of npu_moe_init_routing_v2)."""
 MOST_OF_QUANTISED = 5120
-"""Experts whose rows are counted next to one that is quantised whole; more are not simulated."""
+"""Most experts for rows quantised as a whole; more are not simulated."""
 MOST_QUANTISED = 8192
-"""Columns of a row that is quantised whole; longer ones are not simulated."""
+"""Most columns of a row quantised as a whole; longer ones are not simulated."""
 ONE_TOKEN = (7168, 8, 256)
-"""Columns, choices and experts of the model whose single tokens have their own kernel
+"""Columns, choices and experts of the model whose single tokens have a separate kernel
 (ops-transformer, moe_init_routing_v3)."""
 
 
@@ -46,27 +46,27 @@ class Problem(ops.Problem):
     width: int
     experts: int
     active: range
-    """Experts whose rows come first."""
+    """Experts whose rows are output."""
     scale: Operand | None
     quantises: bool
     capacity: int | None
-    """Rows that each expert has; None where it has as many as go to it."""
+    """Rows of each expert; None if an expert has as many as are routed to it."""
     counts: int
     """CUMULATIVE, COUNTS or PAIRS."""
     has_counts: bool
     by_source: bool
-    """Whether the index says where each row has gone, in place of where it came from."""
+    """Whether the index gives the place of each choice rather than the choice of each row."""
     chosen: tuple[int, ...] | None
     """The expert of each choice; None without values."""
 
     @property
     def rows(self) -> int:
-        """Choices, each of a row of x."""
+        """Number of choices, each of a row of x."""
         return self.tokens * self.k
 
     @property
     def rows_out(self) -> int:
-        """Rows that come out: one for each choice, or what experts have."""
+        """Rows of the output: one per choice, or the capacity of all experts."""
         return self.rows if self.capacity is None else self.experts * self.capacity
 
     @property
@@ -82,7 +82,7 @@ class Problem(ops.Problem):
     def expert_keys(self) -> Array:
         """The expert of each choice, or *experts* if it is below the active ones: `(rows,)`.
 
-        Without values the choices go to all active experts in turn.
+        Without values the choices are distributed evenly over the active experts.
         """
         if self.chosen is None:
             return np.arange(self.rows) % len(self.active) + self.active.start
@@ -91,7 +91,7 @@ class Problem(ops.Problem):
 
 
 FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
-"""What rows are made of."""
+"""Types of rows."""
 MODES: dict[str, Any] = {
     "expert_tokens_num_type": (CUMULATIVE, COUNTS, PAIRS),
     "row_idx_type": (0, 1),
@@ -115,7 +115,7 @@ SUPPORT = (
         quant_mode=(DYNAMIC,),
         **MODES,
     ),
-    # The kernel of 310P is another one, which does not know the other modes.
+    # 310P has another kernel, which does not support the other modes.
     Row(
         on=ATLAS_INFERENCE,
         x=Operands((FLOAT32, FLOAT16), shape="tokens width"),
@@ -127,7 +127,7 @@ SUPPORT = (
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     quantises = _quantises(contract)
     tokens, where = contract.operand("x"), contract.operand("expert_idx")
     _require_shapes(contract, tokens, where, quantises)
@@ -173,7 +173,7 @@ def check(contract: ops.Contract) -> Problem:
 
 
 def _check_310p(contract: ops.Contract, x: Operand, where: Operand) -> Problem:
-    """What the kernel of 310P takes; it reads no other attributes than these."""
+    """The conditions of the kernel of 310P, which reads no other attributes than these."""
     series, rows, (count, width) = contract.spec.series, where.spec.size, x.shape
     contract.integer("drop_pad_mode")
     experts = _experts(contract, CUMULATIVE, quantises=False)
@@ -262,7 +262,7 @@ def _experts(contract: ops.Contract, kind: int, quantises: bool) -> int:
 
 
 def _require_all(contract: ops.Contract, rows: int) -> None:
-    """Refuse less rows than choices: no source says what becomes of the index then."""
+    """Refuse fewer rows than choices: no source says what happens to the index then."""
     number = contract.integer("active_num")
     contract.require(
         number in (-1, 0) or number >= rows,
@@ -275,7 +275,7 @@ def _require_all(contract: ops.Contract, rows: int) -> None:
 def _require_padding(
     contract: ops.Contract, capacity: int, is_whole: bool, by_source: bool
 ) -> None:
-    """Hold what drop_pad_mode=1 asks for: its output has rows for all experts."""
+    """Check the conditions of drop_pad_mode=1: its output has rows for all experts."""
     contract.require(
         capacity > 0,
         f"expert_capacity must be positive for drop_pad_mode=1, not {capacity}; pass how many rows "
@@ -343,9 +343,9 @@ def _scale(
 # ---- tiling: ops-transformer@c29bc10 moe/moe_init_routing_v3 ----
 
 SORT_BYTES = 3 * 4 + 2 * 8 + 1
-"""Bytes of a choice that is sorted: its expert, key and number, two pairs, and bits of a mask."""
+"""Bytes per sorted choice: its expert, key and index, two pairs, and bits of a mask."""
 LANES = 64
-"""Keys of a repeat, of which comparisons take whole ones."""
+"""Keys in a repeat; comparisons need full repeats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,16 +353,16 @@ class Plan(ops.Plan):
     """Some cores sort, then all copy rows."""
 
     parts: int
-    """Lists that are sorted by themselves: 1, or a power of four."""
+    """Lists that are sorted separately: 1, or a power of four."""
     part_rows: int
-    """Choices of each."""
+    """Choices per list."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan | CoupledPlan | None:
-    """All vector cores; the choices are sorted by one of them if its buffer holds them.
+    """All vector cores copy; one of them sorts the choices if its buffer can hold them.
 
-    Otherwise 4^x parts are, each by a core, and merged four at a time. Assumed: what the buffer
-    holds, see SORT_BYTES.
+    Otherwise 4^x parts are sorted, each by a core, and merged four at a time. The capacity of the
+    buffer, see SORT_BYTES, is assumed.
     """
     if not p.rows:
         return None
@@ -397,7 +397,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan | CoupledPlan | None:
 WIDTH_UNIT_310P, WIDEST_310P = 32, 16376
 """Columns are a multiple of the first; more than the second are copied in parts."""
 SORT_LANES, SORT_WORDS = 32, 24 + 3
-"""Choices are counted in so many at a time, of so many words of the buffer."""
+"""Choices are rounded up to the first, and take the second in words of the buffer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -406,7 +406,7 @@ class CoupledPlan(ops.Plan):
 
     rows_of_core: int
     tokens_of_core: int
-    """The most rows of x that belong to them."""
+    """The most rows of x that a run refers to."""
 
 
 def room_bytes(spec: DeviceSpec) -> int:
@@ -415,7 +415,7 @@ def room_bytes(spec: DeviceSpec) -> int:
 
 
 def needed_bytes(spec: DeviceSpec, p: Problem) -> int:
-    """What the tiling counts for a core that holds all choices, their counts and its rows."""
+    """Bytes that the tiling counts for a core with all choices, their counts and its rows."""
     cores = spec.cores[spec.vector_kinds[0]].count
     tokens, rest = divmod(p.tokens, cores)
     tokens += 1 if rest <= 1 else 2
@@ -424,7 +424,7 @@ def needed_bytes(spec: DeviceSpec, p: Problem) -> int:
 
 
 def _coupled(spec: DeviceSpec, p: Problem) -> CoupledPlan:
-    """Even shares of the choices; all AI cores start."""
+    """Equal shares of the choices; all AI cores start."""
     cores = spec.cores[spec.vector_kinds[0]].count
     rows = ceil_div(p.rows, cores)
     begin = np.arange(0, p.rows, rows)

@@ -1,12 +1,12 @@
-"""The kernel MoeInitRoutingV2 of 310P: each AI core sorts all choices and copies the rows of some.
+"""The kernel MoeInitRoutingV2 of 310P: each AI core sorts all choices and copies some rows.
 
-ops-transformer@3a280bc moe/moe_init_routing_v2, op_kernel/moe_v2_init_routing_fullload.h: the sort
-by experts gives the order of the choices, and a sort of that order where each of them goes. The
-first core stores the index, the last one the counts, and no core waits for another.
+ops-transformer@3a280bc moe/moe_init_routing_v2, op_kernel/moe_v2_init_routing_fullload.h: sorting
+by expert gives the order of the choices, and sorting that order gives the place of each. The first
+core stores the index, the last one the counts, and no core waits for another.
 
-Assumed: that what fills the list up is written in two steps where it begins within a block, and has
-numbers of choices that do not exist; that the scalar unit looks at each expert of the list and
-writes the count of each expert once; and that it reads the place of each row.
+Assumed: the padding of the list is written in two steps if it begins within a block, and has
+indices of choices that do not exist; the scalar unit reads each expert in the list and writes the
+count of each expert once; and it reads the place of each row.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from npusim.ops._proposals import ProposalSorter, numbers_of
 from npusim.ops.npu_moe_init_routing_v2.check import CoupledPlan, Problem
 
 NOTHING = -3.4e38
-"""The key of what fills a list up (moe_v2_common.h)."""
+"""The key of padding in the list (moe_v2_common.h)."""
 EXPERT, PLACE, TOTAL = "expert", "place", "total"
 """Registers."""
 FIRST, ROWS, LAST = range(3)
-"""Phases of a core: it sorts, copies, and one of them counts before it copies."""
+"""Phases of a core: sort, copy; one core counts before it copies."""
 
 
 def build(spec: DeviceSpec, p: Problem, plan: CoupledPlan) -> tuple[Block, ...]:
-    """Each core takes a run of choices, whose rows it copies to their places."""
+    """Each core has a run of choices, whose rows it copies to their places."""
     core = VectorCore("init_routing_v2", spec)
     routing = CoupledRouting(core, p, plan)
     choices = np.arange(p.rows)
     of_choice = choices // plan.rows_of_core
-    # Those behind have nothing to do.
+    # Later cores have nothing to do.
     cores = np.unique(of_choice)
     begin = cores * plan.rows_of_core
     end = np.minimum(begin + plan.rows_of_core, p.rows)
@@ -91,7 +91,7 @@ class CoupledRouting:
         self.sorter = ProposalSorter(core, lanes)
 
     def sort(self) -> None:
-        """Sort the choices by experts, and their order by itself."""
+        """Sort the choices by expert, and then their order."""
         core, rows = self.core, self.p.rows
         choices = GmView.vector("expert_idx", INT32, rows)
         core.data_copy(blocks(self.keys, rows), whole(choices))
@@ -110,7 +110,7 @@ class CoupledRouting:
         self.sorter.take(self.keys.as_dtype(FLOAT32), self.index)
 
     def _keys(self, values: Local) -> Local:
-        """The negative of *values* `(n,)`, and what fills the list up."""
+        """Write the negated *values* `(n,)`, and the padding of the list."""
         core, count = self.core, values.count
         lanes = align_up(count, PROPOSALS_AT_ONCE)
         keys = Local(values.buffer, values.offset_bytes, FLOAT32, lanes)
@@ -124,13 +124,13 @@ class CoupledRouting:
         return keys
 
     def store_index(self) -> None:
-        """Where each choice goes."""
+        """Store the place of each choice."""
         index = GmView.vector("expanded_row_idx", INT32, self.p.rows)
         self.core.sync("vector", "mte3")
         self.core.data_copy(whole(index), blocks(self.index, self.p.rows))
 
     def count(self) -> None:
-        """The ends of the rows of all experts."""
+        """Compute and store the ends of the rows of all experts."""
         core, p = self.core, self.p
         core.duplicate(self.counts, 0)
         core.sync("vector", "scalar")
@@ -145,24 +145,24 @@ class CoupledRouting:
         core.data_copy(whole(counts), blocks(self.counts, p.experts))
 
     def load(self, x: GmView) -> None:
-        """All rows of *x* that this core copies."""
+        """Load all rows of *x* that this core copies."""
         core = self.core
         core.fill(self.x[: x.rows * x.columns], x.flat)
         core.sync("mte2", "mte3")
         core.sync("vector", "scalar")
 
     def copy(self, token: int, output: GmView) -> None:
-        """Row number *token* of those that were loaded to its place."""
-        # Which place is read does not change its time.
+        """Copy row *token* of those that were loaded to its place."""
+        # The time of the read does not depend on the index.
         self.core.get_value(PLACE, self.index[:1])
         self.core.data_copy(output.operand, self.x.at(token * self.p.width, self.p.width))
 
 
 def blocks(tile: Local, count: int) -> Local:
-    """The first *count* elements of *tile* of int32, filled up to whole blocks."""
+    """The first *count* elements of *tile* of int32, padded to whole blocks."""
     return tile[: align_up(count, FLOATS_PER_BLOCK)]
 
 
 def whole(view: GmView) -> Global:
-    """*view*, a vector, filled up to whole blocks: the last one may end behind the tensor."""
+    """*view*, a vector, padded to whole blocks: the last one may end after the tensor."""
     return Global(view.name, view.offset_bytes, align_up(view.nbytes, BLOCK_BYTES))

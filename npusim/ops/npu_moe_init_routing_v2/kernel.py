@@ -1,22 +1,20 @@
 """The program that each core runs for npu_moe_init_routing_v2.
 
-The choices are sorted by their experts. When all cores are there, each takes a share of the sorted
-list: it counts how many there are of each expert, says where rows are, and copies the rows, as they
-are or as int8. In the end the first core turns the counts into what comes out. Where experts have a
-capacity, each core also fills a share of the places that nothing goes to.
+The choices are sorted by expert. After all cores have synchronised, each takes a share of the
+sorted list: it counts the rows of each expert, stores the index of rows, and copies the rows,
+unchanged or as int8. Finally the first core converts the counts to the output. If experts have a
+capacity, each core also zeroes a share of the unused places.
 
 ops-transformer@c29bc10 moe/moe_init_routing_v3/op_kernel, moe_v3_gather_dynamic_quant.h. Assumed:
 
-* that a core looks at its share a tile at a time, that the place of each row is stored by itself,
-  from a block of the buffer of its own, and that rows of experts that are not active are not
-  copied;
-* that a long row passes the buffer in pieces, and that the buffers of a quantised row are single
-  but for the next one, which is on its way;
-* that the scalar unit looks at each expert of a core's share and writes each count once, that each
-  core adds its counts of all active experts at once, and that the first core turns them into what
-  comes out, number by number;
-* of capacities all: that the scalar unit writes places, and that zeros are stored just where no
-  row comes.
+* a core processes its share in tiles, the place of each row is stored separately, from a separate
+  block of the buffer, and rows of experts that are not active are not copied;
+* a long row passes through the buffer in pieces, and the buffers of a quantised row are single
+  except that the next row is loaded ahead;
+* the scalar unit reads each expert of a core's share and writes each count once, each core adds its
+  counts of all active experts at once, and the first core converts them to the output, one by one;
+* for capacities everything: the scalar unit writes places, and zeros are stored exactly where no
+  row is written.
 """
 
 from __future__ import annotations
@@ -39,30 +37,30 @@ from npusim.ops.npu_moe_init_routing_v2.check import CUMULATIVE, NOWHERE, PAIRS,
 from npusim.ops.npu_moe_init_routing_v2.sorting import BEFORE, Order, sorting
 
 READY = 0
-"""The flag by which all cores wait for each other."""
+"""The flag by which all cores synchronise."""
 AFTER = np.iinfo(np.int64).max
-"""The order of what each core does after its share of the rows."""
+"""The order of a core's steps after its share of the rows."""
 TILE = 256
 """Rows whose indices are loaded at a time."""
 PHASES = 4
-"""Parts of a tile: its lists come, places are said, rows are copied, the lists go."""
+"""Phases of a tile: load its lists, store places, copy rows, release the lists."""
 PLACES = 32
-"""Places of rows that are made ready at a time."""
+"""Places of rows that are prepared at a time."""
 ZEROS_BYTES = 8192
-"""Bytes of the buffer that places are filled from: assumed."""
+"""Bytes of the buffer with zeros for unused places: assumed."""
 LARGEST = 127.0
-"""What the largest number of a row becomes."""
+"""The quantised value of the largest magnitude of a row."""
 PLACE, ROW, SCALE, EXPERT, COUNT, TOTAL = "place", "row", "scale", "expert", "count", "total"
 """Registers."""
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """The stages, each with its own buffers; all cores wait for each other between them."""
+    """The stages, each with its own buffers; all cores synchronise between them."""
     core, order = VectorCore("init_routing", spec), Order.of(p, plan)
     cores = np.arange(plan.block_dim)
 
     def meet() -> None:
-        """Wait until all cores are here, with nothing left to do."""
+        """Synchronise all cores, with nothing left to do."""
         core.end_stage()
         sync_all(core, "mte3", "mte2", READY)
 
@@ -83,7 +81,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
 
 
 def _shared(count: int, parts: int) -> tuple[Integers, Integers]:
-    """The core that has each of *count* items, and its number among those of the core."""
+    """The core of each of *count* items, and its index on that core."""
     sizes = np.array([len(share(count, parts, core)) for core in range(parts)])
     return spread(sizes, np.zeros_like(sizes))
 
@@ -92,13 +90,13 @@ def _shared(count: int, parts: int) -> tuple[Integers, Integers]:
 
 
 def _rows(core: VectorCore, p: Problem, plan: Plan, order: Order) -> list[Step]:
-    """What each core does of the sorted list, a tile of it after the other."""
+    """The work of each core on the sorted list, tile after tile."""
     work = _Share(core, p, plan, order)
     cores, number = _shared(p.rows, plan.block_dim)
     position, choices, places = np.arange(p.rows), order.choices, order.places
 
     def when(phase: int, chosen: Integers) -> tuple[Integers, Integers]:
-        """The cores of *chosen* rows, and when it is the turn of this phase of their tiles."""
+        """The cores of *chosen* rows, and the order of this phase of their tiles."""
         return cores[chosen], (number[chosen] // TILE * PHASES + phase) * p.rows + position[chosen]
 
     first, starts = np.flatnonzero(number == 0), np.flatnonzero(number % TILE == 0)
@@ -135,7 +133,7 @@ def _rows(core: VectorCore, p: Problem, plan: Plan, order: Order) -> list[Step]:
 
 
 class _Share:
-    """The buffers for it, and its stages."""
+    """The buffers for a core's share, and its stages."""
 
     def __init__(self, core: VectorCore, p: Problem, plan: Plan, order: Order) -> None:
         self.core, self.p = core, p
@@ -147,14 +145,14 @@ class _Share:
         self.copy_row, self.rows = copied(core, p, order, order.places != NOWHERE)
 
     def begin(self, first: int) -> None:
-        """Make ready to count, and to say that rows have gone to *first* and those behind it."""
+        """Prepare to count, and to store the places of rows from *first* on."""
         if self.counts is not None:
             self.core.duplicate(self.counts, 0)
             self.core.sync("vector", "scalar")
         self.places.begin(first if self.p.by_source else None)
 
     def take(self, rows: GmView, experts: GmView) -> None:
-        """Load the lists of *rows* and *experts*, `(n,)` each, and look at each expert."""
+        """Load the lists of *rows* and *experts*, `(n,)` each, and read each expert."""
         listed = self.core.load_rows(self.listed, rows, experts)
         if self.counts is not None:
             second = align_up(experts.columns, FLOATS_PER_BLOCK)
@@ -162,12 +160,12 @@ class _Share:
             self.core.emit(ScalarLoop(experts.columns, (look,)))
 
     def put(self, number: int, there: GmView) -> None:
-        """Place *number* of those that are ready to where the next choice asks for it."""
+        """Store prepared place *number* to the index entry of the next choice."""
         self._find_row()
         self.core.data_copy(there.operand, self.places.tile(number))
 
     def put_sources(self, there: GmView) -> None:
-        """Where the rows of a tile come from, as the list has it."""
+        """Store the choices of the rows of a tile, as in the list."""
         self.core.sync("mte2", "mte3")
         self.core.data_copy(there.operand, self.listed.only[: there.columns])
         self.core.sync("mte3", "scalar")
@@ -178,15 +176,15 @@ class _Share:
         self.copy_row(*row)
 
     def _find_row(self) -> None:
-        # Where in the list it is does not change its time.
+        # The time of the read does not depend on the position in the list.
         self.core.get_value(ROW, self.listed.only[:1])
 
     def free(self) -> None:
-        """The lists have been read."""
+        """Release the lists, which have been read."""
         self.listed.free(self.listed.only)
 
     def add(self, found: tuple[tuple[int, int], ...]) -> None:
-        """Add how often each expert was *found* to the counts of all cores."""
+        """Add the numbers of rows of each expert in *found* to the counts of all cores."""
         core, counts = self.core, self.counts
         assert counts is not None
         for expert, count in found:
@@ -197,14 +195,14 @@ class _Share:
 
 
 def _found(p: Problem, experts: Integers) -> tuple[tuple[int, int], ...]:
-    """Active experts of those of a core, counted from the first, with how many there are."""
+    """Active experts in a core's list, relative to the first, with their counts."""
     numbers, counts = np.unique(experts, return_counts=True)
     found = zip(numbers.tolist(), counts.tolist(), strict=True)
     return tuple((x - p.active.start, count) for x, count in found if x in p.active)
 
 
 class _Places:
-    """Places of rows on their way to the index, a block each."""
+    """Places of rows before they are stored to the index, a block each."""
 
     def __init__(self, core: VectorCore, *, has_nowhere: bool) -> None:
         self.core = core
@@ -213,7 +211,7 @@ class _Places:
         self.nowhere = core.tile(INT32, 1) if has_nowhere else None
 
     def begin(self, first: int | None) -> None:
-        """Count from *first* on, if that is how rows are placed."""
+        """Count from *first* on, if rows are placed consecutively."""
         if self.nowhere is not None:
             self.core.duplicate(self.nowhere, NOWHERE)
             self.core.sync("vector", "mte3")
@@ -221,25 +219,25 @@ class _Places:
             count_up(self.core, self.numbers, first)
 
     def tile(self, number: int) -> Local:
-        """Where place number *number* is made ready, or what stands for none."""
+        """The block of place *number*, or the one that stands for none."""
         if number == NOWHERE:
             assert self.nowhere is not None
             return self.nowhere
         return self.blocks[number * FLOATS_PER_BLOCK : number * FLOATS_PER_BLOCK + 1]
 
     def count_on(self) -> None:
-        """The next indices, a block each."""
+        """Write the next indices, a block each."""
         core = self.core
-        # Those before have left.
+        # Wait until the previous ones have been stored.
         core.sync("mte3", "vector")
         core.add(self.numbers, self.numbers, PLACES)
         core.brcb(self.blocks, self.numbers)
         core.sync("vector", "mte3")
 
     def write(self, places: tuple[int, ...]) -> None:
-        """Make *places* ready, a block each."""
+        """Write *places*, a block each."""
         core = self.core
-        # Those before have left.
+        # Wait until the previous ones have been stored.
         core.sync("mte3", "scalar")
         for number, place in enumerate(places):
             if place != NOWHERE:
@@ -249,7 +247,7 @@ class _Places:
 
 
 def _padding(core: VectorCore, p: Problem, plan: Plan, order: Order) -> list[Step]:
-    """Fill the places that no row comes to with zeros, each core a share of all places."""
+    """Fill unused places with zeros, each core a share of all places."""
     row_bytes = (INT8 if p.quantises else p.element).nbytes(p.width)
     zeros = core.tile(INT32, ZEROS_BYTES // INT32.nbytes(1))
 
@@ -264,7 +262,7 @@ def _padding(core: VectorCore, p: Problem, plan: Plan, order: Order) -> list[Ste
     is_empty[order.places[order.places != NOWHERE]] = False
     empty = np.flatnonzero(is_empty)
     cores = _shared(p.rows_out, plan.block_dim)[0][empty]
-    # Runs of places that follow each other, (runs,), and the pieces of each of them.
+    # Runs of adjacent places, (runs,), and the pieces of each of them.
     runs = np.flatnonzero((np.diff(empty, prepend=-2) > 1) | (np.diff(cores, prepend=-1) > 0))
     run_bytes = np.diff([*runs.tolist(), empty.size]) * row_bytes
     run, part = spread(-(-run_bytes // ZEROS_BYTES), 0 * run_bytes)
@@ -279,11 +277,11 @@ def _padding(core: VectorCore, p: Problem, plan: Plan, order: Order) -> list[Ste
 
 
 Copying = tuple[Callable[..., None], tuple[GmViews, ...]]
-"""The stage of a row, and what it gets for each row that comes out."""
+"""The stage of a row, and its arguments for each row of the output."""
 
 
 def _plain(core: VectorCore, p: Problem, order: Order, coming: NDArray[np.bool_]) -> Copying:
-    """Rows as they are, each with its scale."""
+    """Rows unchanged, each with its scale."""
     token, row = order.choices[coming] // p.k, order.places[coming]
     row_bytes = p.element.nbytes(p.width)
     views = [
@@ -313,7 +311,7 @@ def _plain(core: VectorCore, p: Problem, order: Order, coming: NDArray[np.bool_]
 
 
 def _quantised(core: VectorCore, p: Problem, order: Order, coming: NDArray[np.bool_]) -> Copying:
-    """Rows as int8, each by its largest number; with the factors of their experts, if given."""
+    """Rows as int8, each by its largest magnitude; with the factors of their experts, if given."""
     token, row = order.choices[coming] // p.k, order.places[coming]
     views = [
         GmViews.row(GmView.of("x", p.element, p.tokens, p.width), token),
@@ -332,7 +330,7 @@ def _quantised(core: VectorCore, p: Problem, order: Order, coming: NDArray[np.bo
     reduction = Reduction(core, p.width)
 
     def quantise(x: GmView, y: GmView, scale: GmView, *factors: GmView) -> None:
-        """*x* `(1, width)` as int8 to *y*, and what its numbers are to be multiplied by."""
+        """Quantise *x* `(1, width)` to int8 in *y*, with the factor that undoes it in *scale*."""
         tile = core.load_rows(loaded, x)
         core.convert(values, tile)
         loaded.free(tile)
@@ -352,9 +350,9 @@ def _quantised(core: VectorCore, p: Problem, order: Order, coming: NDArray[np.bo
         narrow(y)
 
     def narrow(y: GmView) -> None:
-        """The values as int8 by way of float16, cut and then rounded, halves away from zero."""
+        """Convert the values to int8: truncated to float16, then rounded, halves away from zero."""
         half = values.as_dtype(FLOAT16, p.width)
-        # The kernel for single tokens rounds otherwise.
+        # The kernel for single tokens rounds differently.
         core.cast(half, values, "odd" if p.is_one_token else "trunc")
         out = quantised.alloc()
         core.cast(out, half, "rint" if p.is_one_token else "round")
@@ -367,14 +365,14 @@ def _quantised(core: VectorCore, p: Problem, order: Order, coming: NDArray[np.bo
 
 
 def _histogram(p: Problem) -> Global:
-    """How many rows each active expert has: all cores add to it."""
+    """Number of rows of each active expert: all cores add to it."""
     return Global("histogram", 0, INT32.nbytes(len(p.active)))
 
 
 def _counts(
     core: VectorCore, p: Problem, present: list[int]
 ) -> tuple[Callable[[], None], Callable[[], None]]:
-    """What clears the histogram, and what comes out of it; *present* experts have rows."""
+    """The steps that clear the histogram, and that output it; *present* experts have rows."""
     experts = len(p.active)
     count = 2 * p.experts if p.counts == PAIRS else experts
     listed = core.tiles(INT32, experts, "mte2", "scalar")
@@ -385,7 +383,7 @@ def _counts(
         core.duplicate(zeros, 0)
         core.sync("vector", "mte3")
         core.data_copy(_histogram(p), zeros)
-        # The buffer is wanted for other things.
+        # The buffer is reused for other data.
         core.barrier()
 
     def write() -> None:

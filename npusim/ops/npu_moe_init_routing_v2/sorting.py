@@ -1,11 +1,11 @@
-"""The first stage of npu_moe_init_routing_v2: the choices, sorted by their experts.
+"""The first stage of npu_moe_init_routing_v2: the choices, sorted by expert.
 
-Keys are the experts as negative float32, so that a descending sort puts them in rising order; what
-is not active gets a key behind all of them. Lists that one core cannot hold are merged four at a
-time, a chunk after the other, from one workspace to another.
+Keys are the experts as negative float32, so that a descending sort gives them in ascending order;
+inactive choices get a key behind all of them. Lists that one core cannot hold are merged four at a
+time, chunk after chunk, from one workspace to another.
 
-ops-transformer@c29bc10 moe/moe_init_routing_v3/op_kernel. Assumed: that each chunk takes from every
-list just what belongs into it, and that comparisons find the active experts.
+ops-transformer@c29bc10 moe/moe_init_routing_v3/op_kernel. Assumed: each chunk takes exactly what
+belongs to it from every list, and comparisons find the active experts.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from npusim.ops._sorting import LISTS_AT_ONCE, PAIRS_OF_A_BLOCK, Sorter
 from npusim.ops.npu_moe_init_routing_v2.check import LANES, NOWHERE, Plan, Problem
 
 BEFORE = -1
-"""The order of what each core does before its share of the rows: as the steps follow each other."""
+"""The order of a core's steps before its share of the rows: they run in sequence."""
 CHUNK = 2048
 """Pairs that are merged at a time: assumed."""
 NOTHING = float("-inf")
-"""The key of what fills a list up."""
+"""The key of padding in a list."""
 Chunk = tuple[int, int, tuple[int, ...], tuple[int, ...]]
-"""Round, first pair of the result, and of each list the first pair and how many."""
+"""Round, first pair of the result, and for each list the first pair and the count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the sort gives, which decides what is read from where."""
+    """The result of the sort, which decides what is read from where."""
 
     keys: Array
-    """The expert of each choice `(rows,)`; one behind all for those below the active ones."""
+    """The expert of each choice `(rows,)`; a number above all for those below the active ones."""
     rounds: tuple[tuple[Array, ...], ...]
-    """The lists of choices after each round of merging, the parts first; one in the end."""
+    """The lists of choices after each round of merging, starting with the parts; finally one."""
     places: Array
-    """The row that comes out of each choice of that list `(rows,)`, or NOWHERE."""
+    """The output row of each choice in that list `(rows,)`, or NOWHERE."""
 
     @staticmethod
     def of(p: Problem, plan: Plan) -> Order:
@@ -70,12 +70,12 @@ class Order:
 
 
 def _in_fours(lists: tuple[Array, ...]) -> list[tuple[Array, ...]]:
-    """*lists* in groups of those that are merged to one."""
+    """*lists* in groups that are merged to one each."""
     return [lists[x : x + LISTS_AT_ONCE] for x in range(0, len(lists), LISTS_AT_ONCE)]
 
 
 def _places(p: Problem, experts: Array) -> Array:
-    """Where the rows of choices of *experts* `(rows,)`, which rise, come out."""
+    """The output rows of choices of *experts* `(rows,)`, which are in ascending order."""
     places = np.arange(len(experts))
     fits = experts < p.active.stop
     if p.capacity is not None:
@@ -115,7 +115,7 @@ def _step(stage: Callable[..., None], arguments: list[Any], core: Integers) -> S
 def _chunks(
     number: int, groups: list[tuple[Array, ...]], keys: Array
 ) -> Iterator[tuple[int, Chunk]]:
-    """What is merged at a time in round *number*, with the number of its group."""
+    """The chunks merged in round *number*, each with the number of its group."""
     start = 0
     for group, lists in enumerate(groups):
         every = np.concatenate(lists)
@@ -130,7 +130,7 @@ def _chunks(
 
 
 def _store(core: VectorCore, p: Problem, first: int, experts: Local, rows: Local) -> None:
-    """*experts* and *rows* `(n,)` to the sorted lists from number *first* on; mte3 can begin."""
+    """Store *experts* and *rows* `(n,)` to the sorted lists from index *first* on."""
     there = slice(first, first + experts.count)
     for name, tile in (("sorted_experts", experts), ("sorted_rows", rows)):
         core.data_copy(GmView.vector(name, INT32, p.rows)[:, there].operand, tile)
@@ -142,7 +142,7 @@ def _pairs(p: Problem, number: int, first: int, count: int) -> GmView:
 
 
 def _sort_part(core: VectorCore, p: Problem, plan: Plan) -> Callable[[tuple[int, int]], None]:
-    """Buffers for a part of the choices, which one core sorts whole."""
+    """Buffers for a part of the choices, which one core sorts as a whole."""
     most = align_up(plan.part_rows, LANES)
     chosen, every_key, numbers = (core.tile(dtype, most) for dtype in (INT32, FLOAT32, INT32))
     bits = core.tile(UINT8, most // 8)
@@ -150,14 +150,14 @@ def _sort_part(core: VectorCore, p: Problem, plan: Plan) -> Callable[[tuple[int,
     choices = GmView.vector("expert_idx", INT32, p.rows)
 
     def put_back(keys: Local) -> None:
-        """Give those below the active ones the key behind all others."""
+        """Give choices below the active experts the key behind all others."""
         if p.active.start > 0:
             mask = bits[: keys.count // 8]
             core.compare("le", mask, keys, float(-p.active.start))
             core.select(keys, mask, keys, float(-p.experts))
 
     def sort(part: tuple[int, int]) -> None:
-        """A number of choices from the first on to a list in global memory."""
+        """Sort a range of choices to a list in global memory."""
         first, count = part
         lanes = align_up(count, LANES)
         experts, every, rows = chosen[:count], every_key[:lanes], numbers[:lanes]
@@ -180,20 +180,20 @@ def _sort_part(core: VectorCore, p: Problem, plan: Plan) -> Callable[[tuple[int,
         else:
             core.sync("vector", "mte3")
             core.data_copy(_pairs(p, 0, first, count).operand, sorter.here[:count])
-        # Another part of this core may come only when this one has left.
+        # The next part of this core may only start when this one has been stored.
         core.barrier()
 
     return sort
 
 
 def _merge(core: VectorCore, p: Problem, rounds: int) -> Callable[[Chunk], None]:
-    """Buffers for chunks of lists, which come and go."""
+    """Buffers for chunks of lists."""
     gaps = LISTS_AT_ONCE * PAIRS_OF_A_BLOCK
     lists, merged = core.vecin(UINT64, CHUNK + gaps), core.vecout(UINT64, CHUNK)
     all_keys, all_experts, all_rows = (core.tile(x, CHUNK) for x in (FLOAT32, INT32, INT32))
 
     def merge(chunk: Chunk) -> None:
-        """Some pairs of each list to one list; in the last round what they are made of."""
+        """Merge some pairs of each list to one list; in the last round output their elements."""
         number, first, places, taken = chunk
         loaded, starts, end = lists.alloc(), [], 0
         for place, count in zip(places, taken, strict=True):

@@ -17,42 +17,42 @@
     groups of int4    t = f32(sum of g) - f32(offset[g]) * (the sum of g of the row of x1)
                       D = scale[g] * t + D;  y(pertoken_scale[row] * D)   vector cores
 
-From left to right, one fp32 rounding an operation, all to nearest, ties to even, whatever the
-template. *fit* saturates.
-*f19* cuts an fp32 number off after 19 bits; *fit9* saturates to [-256, 255] before the offset is
-added, so a large sum with offset -200 gives 55. NaN becomes 0 in int8.
+Evaluated from left to right, each operation rounded to fp32, always to nearest, ties to even, with
+any template. *fit* saturates. *f19* truncates an fp32 value to 19 bits; *fit9* saturates to [-256,
+255] before the offset is added, so a large sum with offset -200 gives 55. NaN becomes 0 in int8.
 
 Sources: ops-nn@e5c3fa9 matmul/quant_batch_matmul_v3/op_kernel (order of operations) and its
 tests/assets/qbmmv3_kernel_golden.py; asc-devkit, 随路量化.md (fixpipe) and Mmad.md (integers
-saturate: kernels after each micro-op, the reference the whole sum, which differs only if an int32
-bias takes a part of it beyond the range and back). How the fixpipe rounds to float16 is not
-documented: to nearest even is taken, and beyond the range infinity on A2 and A3 and 65504 on 310P
-(Ascend/pytorch, npu_sys_ctrl.cpp). On 310P the copy out of L0C is taken to do what the fixpipe
+saturate: in kernels after each micro-op, in the reference only the whole sum, which differs only if
+an int32 bias moves a partial sum out of range and back). How the fixpipe rounds to float16 is not
+documented: to nearest even is assumed, and beyond the range infinity on A2 and A3 and 65504 on 310P
+(Ascend/pytorch, npu_sys_ctrl.cpp). On 310P the copy out of L0C is assumed to do what the fixpipe
 does.
 
-What is accepted is what torch_npu-npu_quant_matmul.md says, and op-plugin@517f2e7,
+Accepted calls follow torch_npu-npu_quant_matmul.md and op-plugin@517f2e7,
 QuantMatmulKernelNpuOpApi.cpp:
 
-* A float32 scale for an int8 output, or for float16 without pertoken_scale, goes through
+* A float32 scale for an int8 output, or for float16 without pertoken_scale, passes through
   npu_trans_quant_param with the offset, and so loses 13 bits: torch_npu launches that first, and
   its time is part of the call's. int64 and uint64 scales are taken as such words, in one launch.
   The kernel never reads the offset itself: with a packed scale it has no effect.
-* Packed scales may also be (1, n), as torch_npu-npu_trans_quant_param.md says of its result.
-* Words that ask for a shift (bit 36), and for int8 those without the sign bit (46), are refused.
+* Packed scales may also be (1, n), like the result in torch_npu-npu_trans_quant_param.md.
+* Words that request a shift (bit 36), and for int8 those without the sign bit (46), are refused.
 * int32 matrices hold int4, eight an element, the lowest bits first: x1 (m, k/8); x2 (k, n/8), or
   the transposed view of (n, k/8). A2 and A3 only; the output is float16 or bfloat16.
-* x2 in FRACTAL_NZ is int8. On 310P it must be the transposed view of (n, k); an ND one is turned
-  into that by aclnn before the launch, which costs time that is not counted here.
+* x2 in FRACTAL_NZ is int8. On 310P it must be the transposed view of (n, k); aclnn converts an ND
+  one to that before the launch, which costs time that is not counted here.
 * Matrices must not be empty, and x1 must be ND. 310P: int8 and float16 outputs, int32 bias, no
   pertoken_scale (the document; the open source has such a kernel for x1 in FRACTAL_NZ).
-* `template` names the kernel that the vendor would not take itself, see `choice`.
+* `template` selects a kernel that the vendor would not choose, see `choice`.
 * int8 times int4: x1 int8 `(m, k)`, x2 packed, with a pertoken_scale, an int64 or uint64 scale,
   whose low words are float32, and an offset `(n,)`, to which the caller adds 8 times the sums of
-  the scaled columns of x2. One scale a column, and pertoken_scale `(m,)`, or one for each 256 of k,
-  `(k / 256, n)`, with group_sizes [0, 0, 256], pertoken_scale `(m, 1)` and x2 `(k, n / 8)` in ND.
+  the scaled columns of x2. One scale for each column, and pertoken_scale `(m,)`, or one for each
+  256 of k, `(k / 256, n)`, with group_sizes [0, 0, 256], pertoken_scale `(m, 1)` and x2
+  `(k, n / 8)` in ND.
 * Groups of int4: both packed, x2 the transposed view of (n, k / 8), scale float32 and offset
   float16 `(k / 256, n)`, pertoken_scale `(m, 1)`, group_sizes [0, 0, 256].
-* int8 with scales of blocks, quant_batch_matmul_v4's other kernel, is not simulated.
+* int8 with block scales, the other kernel of quant_batch_matmul_v4, is not simulated.
 """
 
 from __future__ import annotations

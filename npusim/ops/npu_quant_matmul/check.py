@@ -1,6 +1,6 @@
-"""What npu_quant_matmul accepts, per product line, and what its kernels receive.
+"""What npu_quant_matmul accepts on each product line, and the arguments of its kernels.
 
-Beside int8 times int8, and int4 times int4 with scales of columns, these are the calls of
+Apart from int8 times int8, and int4 times int4 with column scales, these are the calls of
 quant_batch_matmul_v4 (ops-nn@e5c3fa9 matmul/quant_batch_matmul_v4/op_host/op_api,
 aclnn_quant_matmul_v5.cpp).
 """
@@ -36,24 +36,24 @@ LARGEST_INNER = 65535
 """Limit of k and of the last dimension in memory (torch_npu-npu_quant_matmul.md). It also keeps
 k x 128 x 128 below 2^31, so that a sum without bias never overflows."""
 GROUP_K = 256
-"""k of a group, the only one."""
+"""k of a group; no other is supported."""
 PACKED_K, PACKED_N = 1024, 256
-"""What k and n are multiples of with groups of int4."""
+"""k and n are multiples of these with groups of int4."""
 
 Template = Literal["basic", "tbe", "tbe_opt", "pp", "coupled", "msd", "pergroup"]
-"""The vendor's kernels. Which one it takes follows from its tiles, see `tiling`; a name overrules
-that, but not what a kernel cannot do without.
+"""The vendor's kernels. The choice follows from the tiles, see `tiling`; a name overrides it, but
+not the requirements of a kernel.
 
 basic     blocks by load and reuse, a ring of two for the vector cores
 tbe       the older library's tiles; vector cores start the cube cores by messages
-tbe_opt   those tiles with a place for each block of a row of them
+tbe_opt   those tiles with a slot for each block of a row of them
 pp        310P's kernel of powers of two
 coupled   310P's other kernel, whose rules are closed
-msd       int8 times int4, x1 written as two int4 an element
-pergroup  int4 times int4, with scales and offsets of groups of k"""
+msd       int8 times int4, each element of x1 split into two int4
+pergroup  int4 times int4, with scales and offsets for groups of k"""
 
 Form = Literal["plain", "msd", "pergroup"]
-"""What decides between the kernels of version 3, plain, and those of version 4."""
+"""Selects between the kernels of version 3, plain, and those of version 4."""
 OF_FORM: dict[Form, tuple[Template, ...]] = {
     "plain": ("basic", "tbe", "tbe_opt"),
     "msd": ("msd",),
@@ -140,28 +140,28 @@ class Problem(ops.Problem):
     """A checked call, and where its epilogue runs."""
 
     scale: Operand | None
-    """uint64 words for the fixpipe, or floats for the vector pipe; None: nobody reads it."""
+    """uint64 words for the fixpipe, or floats for the vector pipe; None if nothing reads it."""
     bias: Operand | None = None
     pertoken_scale: Operand | None
     product: Product
     epilogue: Literal["fixpipe", "vector"] = "vector"
-    """Who turns int32 into the output; on 310P "fixpipe" is the copy out of L0C."""
+    """The unit that converts int32 to the output; on 310P "fixpipe" is the copy out of L0C."""
     mode: QuantMode = "none"
-    """What happens to the sums on their way out of L0C."""
+    """The conversion of the sums on their way out of L0C."""
     asked: Template | None
-    """The kernel that the caller names."""
+    """The kernel that the caller selects."""
     form: Form = "plain"
     offset: Operand | None = None
-    """msd: what is added to each column. pergroup: `(groups, n)` of x2."""
+    """msd: added to each column. pergroup: `(groups, n)` of x2."""
     group_k: int = 0
-    """k of what has other scales, with the kernels of version 4."""
+    """k that shares a scale, with the kernels of version 4."""
     packs_scale: bool = False
-    """Whether torch_npu makes the words of a float32 scale, by a launch of npu_trans_quant_param
+    """Whether torch_npu packs a float32 scale into words, by a launch of npu_trans_quant_param
     (op-plugin@517f2e7, QuantMatmulKernelNpuOpApi.cpp)."""
 
     @property
     def start(self) -> Operand | None:
-        """An int32 bias, which the accumulator starts from; others are added by the epilogue."""
+        """An int32 bias, from which the accumulator starts; the epilogue adds other biases."""
         return self.bias if self.bias is not None and self.bias.element is INT32 else None
 
     @property
@@ -171,12 +171,12 @@ class Problem(ops.Problem):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The tensors of every kernel of it, by the names that programs use."""
+        """The tensors of all of its kernels, by the names that programs use."""
         return (*(operand.name for operand in self.inputs), "output")
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     a, b = _matrices(contract)
     name = contract.value("output_dtype")
     target = contract.one_of("output_dtype", "int8" if name is None else name)
@@ -191,7 +191,7 @@ def _matrices(contract: ops.Contract) -> tuple[Operand, Operand]:
     a, b = contract.matrix("x1"), contract.matrix("x2")
     if a.element is INT32:
         if 1 in a.shape[-2:]:
-            # The same bytes either way, and x1 can only be packed along k.
+            # The bytes are the same either way, and x1 can only be packed along k.
             a = replace(a, spec=replace(a.spec, transposed=False))
         contract.require(
             not a.spec.transposed,
@@ -207,7 +207,7 @@ def _matrices(contract: ops.Contract) -> tuple[Operand, Operand]:
 
 
 def _group_sizes(contract: ops.Contract, x1: DType, x2: DType) -> tuple[int, int, int]:
-    """Rows, columns and k of a group, which has a scale, as the rows of support have them."""
+    """Rows, columns and k of a group with one scale, in the form of the rows of support."""
     value = contract.value("group_sizes")
     if value is None:
         value = UNGROUPED
@@ -227,7 +227,7 @@ def _group_sizes(contract: ops.Contract, x1: DType, x2: DType) -> tuple[int, int
         f"with blocks (quant_batch_matmul_v4) is not simulated; leave it out",
         Code.UNSUPPORTED,
     )
-    # A group of one row or column is one element, as a group of none is.
+    # A group of one row or column is one element, like a group of none.
     m, n, k = sizes
     own = (0, 0, k) if max(m, n) <= 1 and (k or x1 is INT8) else (m, n, k)
     found: tuple[int, int, int] = contract.one_of("group_sizes", own)
@@ -235,7 +235,7 @@ def _group_sizes(contract: ops.Contract, x1: DType, x2: DType) -> tuple[int, int
 
 
 def _asked_for(contract: ops.Contract, epilogue: str, form: Form) -> Template | None:
-    """The template held against the product line, the types, and the *epilogue* that they need."""
+    """Check the template against the product line, the types, and the *epilogue* they need."""
     template, arch = contract.value("template"), contract.spec.arch
     own = COUPLED if arch == "2002" else OF_FORM[form]
     require_named(contract.op, template, own, arch=arch, when=WORDS[form])
@@ -306,7 +306,7 @@ def _check_vectors(
     bias: Operand | None,
     tokens: Operand | None,
 ) -> None:
-    """What columns and rows have: one for all, or one for each."""
+    """The values for columns and rows: one for all, or one for each."""
     one_or_n = tuple(dict.fromkeys(((1,), (product.n,))))
     scales: tuple[tuple[int, ...], ...] = one_or_n
     if scale.element in PACKED:
@@ -331,7 +331,7 @@ def _check_vectors(
 def _kernel_scale(
     contract: ops.Contract, scale: Operand, offset: Operand | None, target: str, is_vector: bool
 ) -> tuple[Operand | None, QuantMode]:
-    """The scale as the kernel reads it, None if it reads none, and what L0C's way out does."""
+    """The scale as the kernel reads it, None if it reads none, and the conversion out of L0C."""
     if target == "int32":
         return None, "none"
     if is_vector:
@@ -388,7 +388,7 @@ def _check_version_4(
 def _check_sizes(
     contract: ops.Contract, product: Product, form: Form, groups: tuple[int, int, int]
 ) -> int:
-    """The k that scales are for: that of a group, or all."""
+    """The k of a scale: that of a group, or all."""
     what, (k, n) = WORDS[form], (product.k, product.n)
     contract.require(
         product.batch == (), f"x1 and x2 must have two dimensions{what}; pass matrix by matrix"

@@ -1,34 +1,33 @@
-"""From int32 sums to the output on vector cores: float scales, scales a row, a bias, one rounding.
+"""From int32 sums to the output on vector cores: float scales, row scales, a bias, one rounding.
 
 `((f32(sum) x scale) x pertoken) + bias`, each step rounded to float32, the result to the output's
-type, ties to even. Each of the two vector cores of a group takes half of the rows of a block, or
-the first one all of them, some at a time, and goes through them as often as the vendor's kernel
-does (ops-nn@e5c3fa9 matmul/quant_batch_matmul_v3/op_kernel, *_basic_epilogue.h and *_bf16_basic.h;
-asc-devkit, ascend_dequant_common_impl.h). For every piece scales and bias are loaded and widened
-anew; then
+type, ties to even. Each of the two vector cores of a group processes half of the rows of a block,
+or the first one all of them, some at a time, in as many passes as the vendor's kernel
+(ops-nn@e5c3fa9 matmul/quant_batch_matmul_v3/op_kernel, *_basic_epilogue.h and *_bf16_basic.h;
+asc-devkit, ascend_dequant_common_impl.h). Scales and bias are loaded and widened again for every
+piece; then
 
 =========================  ======================================================================
 Cast                       the sums, int32 to float32
 Mul, Muls                  by the scales of the columns, 64 columns of all rows at a time
-Muls 1                     into the plane of the result; only if a pass follows that is no Cast
-Brcb, Copy                 the scales of the rows become a separate plane
+Muls 1                     into the plane of the result; only if a pass other than Cast follows
+Brcb, Copy                 the row scales, broadcast to a separate plane
 Mul                        plane by plane
 Add                        the bias, row by row
 Cast                       to the output's type
 =========================  ======================================================================
 
-The vendor's kernel adds 0 where Muls 1 stands, and where float32 scales of columns are widened; the
-multiplication takes as long, and keeps the sign of a zero, as the operator's documents say of the
-whole. That a bias alone needs the plane of the result too is assumed, as is that one scale for all
-columns goes the same way.
+The vendor's kernel adds 0 in place of Muls 1, and to widen float32 column scales; the
+multiplication takes as long, and keeps the sign of a zero, as the operator's documents require.
+Assumed: a bias alone needs the plane of the result too, and a single scale for all columns is
+handled the same way.
 
-In tbe_opt with scales of rows a plane of these is ready before the sums are: while the cube
-multiplies, the vector core fills a plane with the scales of the rows of a block, and multiplies it
-row by row; then each piece of sums takes a pass for every step. The vendor's kernel is asked to
-multiply that plane by the scales of the columns, and so to save one pass of four; its golden values
-have the order above, as here: the rows are multiplied by 1, which takes as long. Vector
-core 0 of a group does all of it (*_pertoken_opt.h). That vector core 1 answers the cube core's
-flags is assumed.
+In tbe_opt with row scales a plane of these is ready before the sums are: while the cube multiplies,
+the vector core fills a plane with the scales of the rows of a block, and multiplies it row by row;
+then each piece of sums takes a pass for every step. The vendor's kernel code multiplies that plane
+by the column scales to save one pass of four; its golden values follow the order above, as here:
+the rows are multiplied by 1, which takes as long. Vector core 0 of a group does all of it
+(*_pertoken_opt.h). That vector core 1 answers the cube core's flags is assumed.
 """
 
 from __future__ import annotations
@@ -63,21 +62,21 @@ FILLED, READ = 0, 1
 
 
 def workspace_of(plan: Plan, index: int) -> GmView:
-    """Block number *index* of int32 `(base_m, base_n)` in the workspace, and those behind it."""
+    """Block *index* of int32 `(base_m, base_n)` in the workspace, and the following ones."""
     rows = plan.cube.base_m * plan.workspace_blocks * plan.cube.cores
     blocks = GmView.of("workspace", INT32, rows, plan.cube.base_n)
     return blocks[index * plan.cube.base_m :, :]
 
 
 def blocks_of(plan: Plan, pieces: Pieces) -> GmViews:
-    """Where the sums of *pieces* are in the blocks of their group in the workspace."""
+    """The locations of the sums of *pieces* in the blocks of their group in the workspace."""
     place, _ = places(plan, pieces)
     row = place * plan.cube.base_m + pieces.inside
     return GmViews.of(workspace_of(plan, 0), row, 0, pieces.rows, pieces.columns)
 
 
 class Epilogue:
-    """The kernel of a vector core that finishes what a cube core sums up."""
+    """The kernel of a vector core that finishes the sums of a cube core."""
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
         self.p, self.plan = p, plan
@@ -87,7 +86,7 @@ class Epilogue:
         self.is_opt = plan.template == "tbe_opt" and has_token
         self.late = p.bias if p.start is None else None
         """A bias that is added here, after the scales."""
-        # Rows of a block that this core has to do with.
+        # Rows of a block that this core processes.
         max_rows = ceil_div(plan.cube.base_m, plan.vector_cores)
         width = align_up(plan.cube.base_n, REPEAT)
         self.scale = QuantParameter(core, p.scale, width, by_rows=True)
@@ -101,7 +100,7 @@ class Epilogue:
         self.outbox = Outbox(core) if plan.is_driven else None
         if self.is_opt:
             self.factors = core.claim("ub", FLOAT32.nbytes(max_rows * width))
-        # Planes of float32: of scaled sums, of the result, of the scales of the rows.
+        # float32 planes: scaled sums, the result, the row scales.
         planes = 1 if self.is_opt else 1 + (has_token or self.late is not None) + has_token
         # Sums and results are double buffered.
         out = p.output.element
@@ -114,7 +113,7 @@ class Epilogue:
         self.planes = [core.claim("ub", FLOAT32.nbytes(count)) for _ in range(planes)]
 
     def steps(self, pieces: Pieces) -> CoreSteps:
-        """Each vector core of a group finishes half of the rows, or the first one all of them."""
+        """Let each vector core of a group finish half of the rows, or the first one all of them."""
         p, product = self.p, self.p.product
         halves = pieces.halved(pieces.rows // 2 if self.plan.vector_cores == 2 else pieces.rows)
         token = None
@@ -137,7 +136,7 @@ class Epilogue:
         return CoreSteps(self.core, tuple(steps), begin)
 
     def _begin(self) -> None:
-        """Load the one scale of all columns into a register, and fill the buffer of messages."""
+        """Load a single scale of all columns into a register, and fill the buffer of messages."""
         p = self.p
         assert p.scale is not None
         if p.has_one_scale:
@@ -154,7 +153,7 @@ class Epilogue:
         scale: GmView | None,
         bias: GmView | None,
     ) -> None:
-        """Make *output* `(rows, columns)` of int32 *sums*; the half of a row may be none."""
+        """Compute *output* `(rows, columns)` from int32 *sums*; half of one row may be empty."""
         self.core.cross_core_wait_flag("group", "mte2", FILLED)
         for row, count in row_pieces(output.rows, self.step):
             rows = slice(row, row + count)
@@ -171,7 +170,7 @@ class Epilogue:
         scale: GmView | None,
         bias: GmView | None,
     ) -> None:
-        """Make some rows of a block, *output* `(count, columns)`; *token* is `(count,)`."""
+        """Compute rows of a block, *output* `(count, columns)`; *token* is `(count,)`."""
         core, shape = self.core, (output.rows, align_up(output.columns, REPEAT))
         loaded = core.load_rows(self.sums, sums, pitch=shape[1])
         late = None if bias is None else self.bias.take(bias)
@@ -199,7 +198,7 @@ class Epilogue:
         scale: GmView | None,
         bias: GmView | None,
     ) -> None:
-        """The same in tbe_opt with scales of rows."""
+        """The same in tbe_opt with row scales."""
         core, width = self.core, align_up(output.columns, REPEAT)
         late = factors = None
         if token is not None and output.rows:
@@ -227,7 +226,7 @@ class Epilogue:
         core.cross_core_set_flag("group", "mte2", READ)
 
     def _widen(self, scale: GmView) -> Local:
-        """The scales of the columns as float32: cast, or multiplied by 1."""
+        """The column scales as float32: cast, or multiplied by 1."""
         factors = self.scale.take(scale)
         if scale.dtype is FLOAT32:
             widened = self.widened[: scale.columns]
@@ -237,7 +236,7 @@ class Epilogue:
         return factors
 
     def _multiply(self, plane: Plane, factors: Local | None) -> None:
-        """Multiply *plane* by the scales of the columns, or the one in the register "scale"."""
+        """Multiply *plane* by the column scales, or by the single one in register "scale"."""
         if factors is not None:
             by_row(self.core, "mul", plane, factors)
         else:

@@ -1,8 +1,8 @@
 """The programs that cores run for npu_quant_matmul.
 
-Where the fixpipe computes the output, cube cores work alone. With float scales or scales a row, a
-cube core writes int32 blocks into a workspace, two of them in turn (as many as a row has in tbe_opt
-and tbe), and its two vector cores make the output of one while the next one is multiplied
+If the fixpipe computes the output, cube cores work alone. With float scales or row scales, a cube
+core writes int32 blocks into a workspace, alternating between two (in tbe_opt and tbe as many as a
+row has), and its two vector cores compute the output of one while the next one is multiplied
 (ops-nn@e5c3fa9, matmul/quant_batch_matmul_v3, quant_batch_matmul_v3_bf16_basic.h,
 _pertoken_basic.h). In tbe the vector cores start it, see `messages`.
 """
@@ -47,7 +47,7 @@ from npusim.ops.npu_quant_matmul.tiling import Plan
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Any) -> tuple[Block, ...]:
-    """One block a core, or three: a cube core and its two vector cores."""
+    """Build one block for each core, or three: a cube core and its two vector cores."""
     if p.form == "msd":
         return msd.build(spec, p, plan)
     if p.form == "pergroup":
@@ -61,7 +61,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Any) -> tuple[Block, ...]:
         return _fixpipe_blocks(spec, p, plan, pieces, bound)
 
     def bound_in(group: int) -> dict[str, Binding]:
-        """Names for a group: its blocks in the workspace, and the messages to its cube core."""
+        """The bindings for a group: its workspace blocks, and the messages to its cube core."""
         views = [workspace_of(plan, group * plan.workspace_blocks)]
         views += [message_to(plan, group)] if plan.is_driven else []
         return bound | bindings(*views)
@@ -84,7 +84,7 @@ def _matmul(core: CubeCore, p: Problem, plan: Plan) -> Matmul:
 
 
 def _first_k(cube: Matmul, p: Problem, plan: Plan, pieces: Pieces) -> Array:
-    """Where the core of each piece begins along k."""
+    """The start along k of each piece on its core."""
     first = [cube.stagger(core, p.product.k) for core in range(plan.cube.cores)]
     return np.array(first)[pieces.core]
 
@@ -92,7 +92,7 @@ def _first_k(cube: Matmul, p: Problem, plan: Plan, pieces: Pieces) -> Array:
 def _fixpipe_blocks(
     spec: DeviceSpec, p: Problem, plan: Plan, pieces: Pieces, bound: dict[str, Binding]
 ) -> tuple[Block, ...]:
-    """Cube cores alone, whose fixpipes make the output."""
+    """The steps of cube cores alone, whose fixpipes compute the output."""
     core = CubeCore("npu_quant_matmul", spec)
     cube = _matmul(core, p, plan)
     table = None if p.scale is None else ScaleTable(core, plan.cube.base_n)
@@ -105,17 +105,17 @@ def _fixpipe_blocks(
         bias: GmView | None,
         scales: GmView | None,
     ) -> None:
-        """Make *output* `(rows, columns)`."""
+        """Compute *output* `(rows, columns)`."""
         # (rows, k) @ (k, columns) -> int32 sums in L0C
         sums = cube.multiply(x1.extent, x2.extent, x1.k, bias=bias, first_k=first_k)
         words = None
         if table is not None:
-            # (columns,) 64-bit scales in the fixpipe buffer, or the one of all columns
+            # (columns,) 64-bit scales in the fixpipe buffer, or the single one for all columns
             words = table.loaded(1) if scales is None else table.load(scales)
         cube.fixpipe(output, sums, p.mode, words)
 
     def begin() -> None:
-        """Load the scale that all columns have, if there is only one."""
+        """Load the scale of all columns, if there is only one."""
         if table is not None and p.has_one_scale:
             table.load(GmView.vector("scale", UINT64, 1))
 
@@ -130,7 +130,7 @@ def _fixpipe_blocks(
 
 
 def _cube_steps(spec: DeviceSpec, p: Problem, plan: Plan, pieces: Pieces) -> CoreSteps:
-    """Cube cores that write int32 sums into their blocks of the workspace."""
+    """The steps of cube cores that write int32 sums into their blocks of the workspace."""
     core = CubeCore("npu_quant_matmul", spec)
     cube = _matmul(core, p, plan)
 
@@ -165,10 +165,10 @@ def _cube_steps(spec: DeviceSpec, p: Problem, plan: Plan, pieces: Pieces) -> Cor
 def _coupled_blocks(
     spec: DeviceSpec, p: Problem, plan: Plan, pieces: Pieces, bound: dict[str, Binding]
 ) -> tuple[Block, ...]:
-    """Coupled cores; every one begins at k = 0."""
+    """The steps of coupled cores, all of which start at k = 0."""
     core, tile = AiCore("npu_quant_matmul", spec), base_tile(plan.cube)
     a, b = NdFeed(core, gm_matrix_a(p.product)), gm_matrix_b(p.product)
-    # A PIPE_M barrier stands before each Mmad of ops-nn@e5c3fa9, arch20/pp_matmul_kernel.h.
+    # There is a PIPE_M barrier before each Mmad of ops-nn@e5c3fa9, arch20/pp_matmul_kernel.h.
     in_turn = plan.template == "pp"
     cube = Matmul(core, tile, a, b, p.product.k, "vector", in_turn=in_turn)
     out = NdOut(core, tile.m, tile.n, p.output.element)
@@ -176,13 +176,13 @@ def _coupled_blocks(
     words_in = core.vecin(UINT64, align_up(tile.n, 32))
 
     def block(x1: GmTile, x2: GmTile, output: GmView, bias: GmView | None, scale: GmView) -> None:
-        """Make *output* `(rows, columns)` of int32 sums, *bias* `(columns,)` and *scale*."""
+        """Compute *output* `(rows, columns)` from int32 sums, *bias* `(columns,)` and *scale*."""
         preload = None
         if bias is not None and row is not None:
             preload = partial(row.spread, bias, rows=align_up(output.rows, FRACTAL_ROWS))
         sums = cube.multiply(x1.extent, x2.extent, x1.k, preload=preload)
         words = core.load(words_in, scale)
-        # One word, or one a column: whole fractals of columns are read.
+        # One word, or one for each column: whole fractals of columns are read.
         count = 1 if p.has_one_scale else align_up(scale.columns, 32)
         # L0C (columns / 16, rows_padded, 16) int32 -> (rows, columns)
         out.store(output, sums, p.mode, words[:count])

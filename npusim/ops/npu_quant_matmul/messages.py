@@ -1,15 +1,15 @@
-"""How vector cores start cube cores in tbe: by messages in global memory, one a rectangle.
+"""How vector cores start cube cores in tbe: by messages in global memory, one per rectangle.
 
 The kernel is written for the vector core, whose calls of the Matmul API become messages to the cube
-core of its group. That one multiplies a rectangle, block after block, each into another place of
-the workspace; the vector cores take the blocks as they come, and send the next message when they
-are done with all (ops-nn@e5c3fa9 matmul/quant_batch_matmul_v3/op_kernel, *_bf16.h and *_pertoken.h:
-class Matmul, `Iterate<false>`). A rectangle is what a core has of a row of blocks, as far as it
-fits the workspace.
+core of its group. The cube core multiplies a rectangle, block after block, each into a different
+slot of the workspace; the vector cores process the blocks as they arrive, and send the next message
+when they are done with all (ops-nn@e5c3fa9 matmul/quant_batch_matmul_v3/op_kernel, *_bf16.h and
+*_pertoken.h: class Matmul, `Iterate<false>`). A rectangle is a core's part of a row of blocks, as
+far as it fits the workspace.
 
-The flag that says that a message has been written stands for the cube core's polling, and the size
-of a message, a line of the scalar unit's cache, is assumed; so is that each Iterate loads anew what
-the one before it kept in L1, and that both vector cores finish half of a block each.
+The flag that signals a written message represents the cube core's polling, and the size of a
+message, a line of the scalar unit's cache, is assumed; so is that each Iterate reloads what the
+previous one left in L1, and that both vector cores finish half of a block each.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ COUNT = MESSAGE_BYTES * 8 // INT32.bits
 
 
 def places(plan: Plan, pieces: Pieces) -> tuple[Integers, NDArray[np.bool_]]:
-    """The place of each piece in its core's part of the workspace, and where rectangles begin.
+    """The slot of each piece in its core's part of the workspace, and where rectangles start.
 
-    Unless vector cores start the cube cores, all pieces of a core are one rectangle.
+    Unless vector cores start the cube cores, all pieces of a core form one rectangle.
     """
     if not plan.is_driven:
         return pieces.index % plan.workspace_blocks, pieces.index == 0
-    # A rectangle is of one matrix and one row of blocks.
+    # A rectangle belongs to one matrix and one row of blocks.
     here = np.stack([pieces.core, pieces.matrix, pieces.row - pieces.inside])
     is_new = np.concatenate([[True], (np.diff(here) != 0).any(axis=0)])
     first = np.flatnonzero(is_new)[np.cumsum(is_new) - 1]
@@ -43,17 +43,17 @@ def places(plan: Plan, pieces: Pieces) -> tuple[Integers, NDArray[np.bool_]]:
 
 
 def message_to(plan: Plan, group: int) -> GmView:
-    """The message to cube core number *group*, and those behind it."""
+    """The message to cube core index *group*, and the following ones."""
     messages = GmView.vector("messages", INT32, plan.cube.cores * COUNT)
     return messages[:, group * COUNT :]
 
 
 MESSAGE_OF_GROUP = GmView.vector("messages", INT32, COUNT)
-"""Where a group's name of the messages begins."""
+"""The start of the messages under a group's name for them."""
 
 
 def receive_step(core: CubeCore, pieces: Pieces, begins: NDArray[np.bool_]) -> Step:
-    """A cube core waits for a message and reads it; nothing that follows is issued before."""
+    """Let a cube core wait for a message and read it; nothing after it is issued earlier."""
     inbox = core.tile(INT32, COUNT, "l1")
 
     def receive(message: GmView) -> None:
@@ -65,7 +65,7 @@ def receive_step(core: CubeCore, pieces: Pieces, begins: NDArray[np.bool_]) -> S
 
 
 class Outbox:
-    """Messages of a vector core; of the two of a group only the first one writes them."""
+    """Messages of a vector core; only the first of the two in a group writes them."""
 
     def __init__(self, core: VectorCore) -> None:
         self._core, self._message = core, core.tile(INT32, COUNT)
@@ -76,13 +76,13 @@ class Outbox:
         self._core.sync("vector", "mte3")
 
     def send_step(self, halves: Pieces, begins: NDArray[np.bool_]) -> Step:
-        """Before each rectangle: start the cube core once all stores so far are on their way."""
+        """Before each rectangle: start the cube core once all stores so far have been issued."""
         chosen = halves.core[begins]
         arguments = MESSAGE_OF_GROUP, chosen % 2
         return Step(self._send, arguments, chosen, np.flatnonzero(begins))
 
     def _send(self, message: GmView, half: int) -> None:
-        # A core without rows has no stores that would come behind the blocks it has awaited.
+        # A core without rows has no stores after the blocks that it waited for.
         self._core.sync("mte2", "mte3")
         if half == 0:
             self._core.data_copy(message.operand, self._message[: message.columns])

@@ -1,4 +1,4 @@
-"""The template msd: int8 times int4, x1 written as two int4 an element.
+"""The template msd: int8 times int4, each element of x1 split into two int4.
 
 .. code-block:: text
 
@@ -6,9 +6,9 @@
     cube cores    digits @ x2, group after group, scaled and rounded to float16, into a ring of four
     vector cores  y(((f32(lo) + f32(hi) * 16) + offset) * pertoken_scale)
 
-Blocks are dealt out row after row. With scales of columns they have the size that the basic tiling
-gives twice the rows, with scales of groups 16 rows. Assumed: that the two vector cores of a group
-take pieces of a block in turn, and the order of their buffers.
+Blocks are assigned in row-major order. With column scales they have the size that the basic tiling
+gives for twice the rows, with group scales 16 rows. Assumed: that the two vector cores of a group
+take alternate pieces of a block, and the order of their buffers.
 
 ops-nn@e5c3fa9 matmul/quant_batch_matmul_v4, op_host/op_tiling and op_kernel.
 """
@@ -50,16 +50,16 @@ SPLIT, ALL_VECTORS = 2, 3
 RING = 4
 """Blocks of a cube core in the workspace."""
 CHUNK = 8192
-"""Elements of the output that a vector core makes at a time."""
+"""Elements of the output that a vector core computes at a time."""
 GROUP_ROWS, GROUP_PIECE = 16, 128
-"""Rows of a block, and k of a piece in L0, with scales of groups."""
+"""Rows of a block, and k of a piece in L0, with group scales."""
 COLUMNS = (64, 128, 256, 512)
-"""Columns of a block, with scales of groups."""
+"""Columns of a block, with group scales."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MsdPlan(ops.Plan):
-    """The tiles of the cube, whose rows are digits, and what a vector core makes at a time."""
+    """The tiles of the cube, whose rows are digits, and the output chunk of a vector core."""
 
     cube: CubeTiles
     chunk_rows: int
@@ -67,7 +67,7 @@ class MsdPlan(ops.Plan):
 
 
 def tile(spec: DeviceSpec, p: Problem) -> MsdPlan:
-    """Split as the vendor does; every core is started."""
+    """Split like the vendor; every core is started."""
     cube = _tiles(spec, p)
     pr = p.product
     ring_bytes = RING * FLOAT16.nbytes(cube.base_m * cube.base_n) * cube.cores
@@ -83,7 +83,7 @@ def tile(spec: DeviceSpec, p: Problem) -> MsdPlan:
 
 
 def _tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:
-    """Blocks of digits, row after row, a core at a time."""
+    """Blocks of digits, in row-major order, one core at a time."""
     core, digits = spec.cores["aic"], replace(p.product, m=2 * p.product.m)
     if p.group_k < p.product.k:
         rows = ceil_div(digits.m, GROUP_ROWS)
@@ -113,7 +113,7 @@ def _tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:
 
 
 def build(spec: DeviceSpec, p: Problem, plan: MsdPlan) -> tuple[Block, ...]:
-    """Three blocks a group: a cube core and its two vector cores."""
+    """Build three blocks in each group: a cube core and its two vector cores."""
     digits = replace(p.product, m=2 * p.product.m)
     bound = {name: Binding(name) for name in (*p.names, "digits")}
     bound["x2"] = Binding("x2", is_cached=not plan.cube.bypasses_l2(digits))
@@ -134,13 +134,13 @@ def _ring(plan: MsdPlan) -> GmView:
 
 
 def _places(plan: MsdPlan, dealt: Pieces) -> GmViews:
-    """Where the sums of *dealt* are in the ring of their group."""
+    """The locations of the sums of *dealt* in the ring of their group."""
     first = dealt.index % RING * plan.cube.base_m
     return GmViews.of(_ring(plan), first, 0, dealt.rows, dealt.columns)
 
 
 def _cube_core(spec: DeviceSpec, p: Problem, plan: MsdPlan, dealt: Pieces) -> CoreSteps:
-    """What a cube core does: it multiplies its blocks when the digits are there."""
+    """The program of a cube core: it multiplies its blocks when the digits are ready."""
     core, pr, cube = CubeCore("npu_quant_matmul", spec), p.product, plan.cube
     tiling = base_tile(cube)
     if p.group_k < pr.k:
@@ -163,7 +163,7 @@ def _cube_core(spec: DeviceSpec, p: Problem, plan: MsdPlan, dealt: Pieces) -> Co
 
 
 def _vector_core(spec: DeviceSpec, p: Problem, plan: MsdPlan, dealt: Pieces) -> CoreSteps:
-    """What a vector core does: it splits rows of x1, then makes output of its group's blocks."""
+    """The program of a vector core: it splits rows of x1, then computes its group's output."""
     core, pr, out = VectorCore("npu_quant_matmul", spec), p.product, p.output.element
     splitter = DigitSplitter(core, pr.k)
     core.reset_buffers()

@@ -23,8 +23,8 @@ def oracle(given: ops.Given) -> Array:
     """Multiply x1 `(..., m, k)` by x2 `(..., k, n)` and rescale.
 
     x2 may be a Tensor of any layout; int32 matrices hold eight int4 an element, x2 along n, or
-    along k if its k lies inside. The result is `(..., m, n)`. The chip says what becomes of float
-    results out of range; without one they become infinite.
+    along k if k is its inner dimension. The result is `(..., m, n)`. The chip determines how float
+    results out of range are handled; without one they become infinite.
     """
     x1, x2, scale = _elements(given.x1), _elements(given.x2), given.scale
     tokens, target = given.pertoken_scale, given.output_dtype
@@ -52,13 +52,14 @@ def oracle(given: ops.Given) -> Array:
         values = values * factor
         if target == "float16":
             return given.rounded(values, KINDS["float16"])
-        # Nine bits first, then the offset: a large product minus 200 is 55, not 127.
+        # Saturate to nine bits first, then add the offset: a large product minus 200 is 55, not
+        # 127.
         nine = np.rint(np.clip(np.where(np.isnan(values), 0, values), -256, 255)).astype(np.int32)
         return np.asarray(np.clip(nine + point, -128, 127).astype(np.int8))
 
 
 def _elements(matrix: Array) -> Array:
-    """int8, whether they came so or as eight nibbles an int32, the lowest first."""
+    """The matrix as int8, from int8 or from eight nibbles per int32, the lowest first."""
     values = np.asarray(matrix)
     if values.dtype == np.int8:
         return values
@@ -66,7 +67,7 @@ def _elements(matrix: Array) -> Array:
 
 
 def _parameters(scale: Array, offset: Array | None) -> tuple[Array, Array]:
-    """The scale's upper 19 bits and the nine-bit offset, out of packed words or floats."""
+    """The scale's upper 19 bits and the nine-bit offset, from packed words or floats."""
     point = np.zeros(1, np.int32)
     if scale.dtype == np.float32:
         low = scale.view(np.uint32)

@@ -2,13 +2,13 @@
 
 .. code-block:: text
 
-    cube cores    x1 @ x2 of a group after the other, int32, into a workspace of two blocks
+    cube cores    x1 @ x2 of one group after the other, int32, into a workspace of two blocks
     vector cores  t = f32(acc) - f32(offset) * (the sum of the group of x1);  D = scale * t + D
                   after the last group  y = round(pertoken_scale * D)
 
-Blocks are 128 x 256. The two vector cores of a group take half of the rows of a block each, whose D
-stays in their buffer; each piece of rows ends with all pipes waiting for each other. How many rows
-a piece has is assumed: as many as fit with D.
+Blocks are 128 x 256. Each of the two vector cores of a group processes half of the rows of a block,
+whose D stays in its buffer; each piece of rows ends with a barrier for all pipes. The number of
+rows of a piece is assumed: as many as fit with D.
 
 ops-nn@e5c3fa9 matmul/quant_batch_matmul_v4, op_host/op_tiling and op_kernel.
 """
@@ -66,7 +66,7 @@ class PerGroupPlan(ops.Plan):
 
 
 def tile(spec: DeviceSpec, p: Problem) -> PerGroupPlan:
-    """Split as the vendor does."""
+    """Split like the vendor."""
     core, pr = spec.cores["aic"], p.product
     bm = min(BASE_M, align_up(pr.m, FRACTAL_ROWS))
     l2_m, l2_n = l2_tile(spec, p, bm, BASE_N)
@@ -90,7 +90,7 @@ def tile(spec: DeviceSpec, p: Problem) -> PerGroupPlan:
 
 
 def build(spec: DeviceSpec, p: Problem, plan: PerGroupPlan) -> tuple[Block, ...]:
-    """Three blocks a group: a cube core and its two vector cores."""
+    """Build three blocks in each group: a cube core and its two vector cores."""
     bound = {name: Binding(name) for name in p.names}
     bound["x2"] = Binding("x2", is_cached=not plan.cube.bypasses_l2(p.product))
     dealt = Pieces.of(plan.cube, p.product)
@@ -110,7 +110,7 @@ def _ring(plan: PerGroupPlan) -> GmView:
 
 
 def _cube_core(spec: DeviceSpec, p: Problem, plan: PerGroupPlan, dealt: Pieces) -> CoreSteps:
-    """What a cube core does: groups of its blocks, four after the other."""
+    """The program of a cube core: the groups of its blocks, four at a time."""
     core, base_m = CubeCore("npu_quant_matmul", spec), plan.cube.base_m
     of_a, of_b = gm_matrix_a(p.product), gm_matrix_b(p.product)
     runs = GroupRuns(core, (base_m, BASE_N), (of_a, of_b), p.group_k, STEPS)
@@ -122,7 +122,7 @@ def _cube_core(spec: DeviceSpec, p: Problem, plan: PerGroupPlan, dealt: Pieces) 
             repeat(core, run, *here, ring, was_used or k > 0)
 
     def run(a: GmTile, b: GmTile, ring: GmView, was_used: bool) -> None:
-        """The int32 sums of four groups, to the two places of *ring* in turn."""
+        """Compute the int32 sums of four groups, into the two slots of *ring* alternately."""
         for index, sums in enumerate(runs.run(a.extent, b.extent)):
             first = index % RING * base_m
             place = ring[first : first + a.extent, : b.extent]
@@ -170,7 +170,7 @@ class _VectorCore:
         self.out = core.vecout(out, rows * BASE_N)
 
     def step(self, dealt: Pieces) -> Step:
-        """The output of all blocks, half of the rows of each on either vector core."""
+        """Compute the output of all blocks, half of the rows of each on either vector core."""
         p, pr, base_m = self.p, self.p.product, self.plan.cube.base_m
         halves = dealt.halved(dealt.rows // 2)
         groups, columns = pr.k // p.group_k, halves.columns
@@ -200,7 +200,7 @@ class _VectorCore:
         token: GmView,
         first: int,
     ) -> None:
-        """*output* `(rows, columns)`, whose rows begin at number *first* of the block."""
+        """Compute *output* `(rows, columns)`, which starts at row *first* of the block."""
         size = self.p.group_k
         for group in range(scale.rows):
             top = group % RING * self.plan.cube.base_m + first
@@ -235,7 +235,7 @@ class _VectorCore:
         core.cross_core_set_flag("group", "mte2", READ)
 
     def _add_rows(self, sums: GmView, x1: GmView, scale: Local, first: int) -> None:
-        """Rows of the group, of which the first is number *first* of those of this core."""
+        """Add rows of the group, starting at row *first* of this core's rows."""
         core, rows = self.core, sums.rows
         loaded = core.load_rows(self.sums, sums)
         plane = Plane(self.plane, rows, BASE_N)
@@ -274,7 +274,7 @@ class _VectorCore:
         return blocks
 
     def _store(self, output: GmView, token: GmView) -> None:
-        """*output* `(rows, columns)`: the sums times their scales of rows."""
+        """Store *output* `(rows, columns)`: the sums times their row scales."""
         core = self.core
         self.tokens.multiply(Plane(self.total, output.rows, BASE_N), token)
         for row, count in pieces(output.rows, self.rows):

@@ -28,7 +28,7 @@ BLOCK = 32768
 
 
 def is_basic(spec: DeviceSpec, p: Problem) -> bool:
-    """Whether the vendor takes this tiling rather than the older one (CheckUseBasicTiling)."""
+    """Whether the vendor uses this tiling instead of the older one (CheckUseBasicTiling)."""
     core, pr = spec.cores["aic"], p.product
     if pr.element.bits == 4 or core.count not in (20, 24):
         return pr.matrices == 1
@@ -66,7 +66,7 @@ def _decodes(p: Problem) -> bool:
 
 
 def basic_tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:
-    """Blocks by load and reuse, shared out in runs."""
+    """Blocks by load and reuse, assigned in runs."""
     core, pr = spec.cores["aic"], p.product
     bm, bn = _decode(core, p) if _decodes(p) else _search(core, p)
     bm, bn = min(bm, align_up(pr.m, pr.unit_m)), min(bn, align_up(pr.n, pr.unit_n))
@@ -87,7 +87,7 @@ def basic_tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:
 
 
 def _base_k(p: Problem, bm: int, bn: int) -> int:
-    """The longest piece of k that L0 takes twice."""
+    """The longest piece of k that fits L0 twice."""
     fitting = [size for size in K_BYTES if size * max(bm, bn) <= PIECE_BYTES]
     return fitting[0] * 8 // p.product.element.bits
 
@@ -142,7 +142,7 @@ def _steps(
 def _k_outside(
     other: int, step: int, other_bytes: int, piece_bytes: int, room: int
 ) -> tuple[int, int]:
-    """A side whose rows are of k takes short steps; the other one takes what that leaves."""
+    """An operand whose rows run along k takes short steps; the other one uses the rest."""
     step = min(step, 2)
     if other <= 4 and 2 * (2 * other * other_bytes + step * piece_bytes) <= room:
         other *= 2
@@ -207,7 +207,7 @@ def _candidates(p: Problem) -> list[Pair]:
 
 
 def _search(core: Core, p: Problem) -> Pair:
-    """Take candidates in order; each replaces the best so far if it is better by rule."""
+    """Try candidates in order; each replaces the best so far if the rules prefer it."""
     pr, cores = p.product, core.count
 
     def blocks(pair: Pair) -> int:

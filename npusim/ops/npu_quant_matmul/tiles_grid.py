@@ -1,19 +1,19 @@
-"""A grid of cores over the product, each with a rectangle of it, and the tiles of 310P.
+"""A grid of cores over the product, each with one rectangle of it, and the tiles of 310P.
 
 **The vendor's older tiling.** A published edition of the tiling library (cache tiling,
-cache_tiling_basic_block*.cc) tries a list of blocks and takes the one that its estimator likes
-best. Of the estimator only this is followed: a load takes as long as the busiest core's does at 128
-bytes a cycle, or as that of all cores does at 2550, whichever is longer. Of the blocks with which
-it is shortest, give or take a fifth, the largest is used, with the least for the busiest core, on
-the fewest cores, the squarest of equally large ones (inferred). Several matrices are shared out to
-groups of cores first (assumed).
+cache_tiling_basic_block*.cc) tries a list of blocks and takes the one that its estimator rates
+best. Only this is modelled of the estimator: a load takes as long as that of the busiest core at
+128 bytes a cycle, or of all cores at 2550, whichever is longer. Of the blocks whose load is within
+a fifth of the shortest, the largest is used, with the least for the busiest core, on the fewest
+cores, the squarest of equally large ones (inferred). Several matrices are first assigned to groups
+of cores (assumed).
 
-The fifth is read off measured times (validation rows of npu_dynamic_quant and npu_quant_matmul).
-From k = 4096 to 16384, (512, k, 1024) grows by 3.9 us a 1024 of k and (1024, k, 512) by 4.8, of
-which quantising the rows takes 0.8 and 1.5. In the 3.2 that are left, 16 cores load 384 KiB each
-with blocks of 256 x 128, 120 bytes a ns as with other shapes; 24 cores with 192 x 128 would load
-320 KiB, at a rate that is a sixth lower. (64, k, 1024) grows by 0.9, 140 bytes a ns with 64 x 64,
-and would load a quarter more with 64 x 96.
+The fifth is derived from measured times (validation rows of npu_dynamic_quant and
+npu_quant_matmul). From k = 4096 to 16384, (512, k, 1024) grows by 3.9 us per 1024 of k and (1024,
+k, 512) by 4.8, of which quantising the rows takes 0.8 and 1.5. In the remaining 3.2, 16 cores load
+384 KiB each with blocks of 256 x 128, 120 bytes a ns as with other shapes; 24 cores with 192 x 128
+would load 320 KiB, at a rate that is a sixth lower. (64, k, 1024) grows by 0.9, 140 bytes a ns with
+64 x 64, and would load a quarter more with 64 x 96.
 
 **310P** (ops-nn@e5c3fa9 matmul/quant_batch_matmul_v3, PpMatmul): powers of two with the least
 traffic, in bands that share most. Loads carry up to 128 KiB.
@@ -34,17 +34,17 @@ BLOCKS = (
     *((128, 256), (192, 128), (256, 128), (320, 96), (320, 64), (64, 320), (512, 64), (64, 512)),
 )
 FEW_ROWS = ((16, 256), (16, 64))
-"""Blocks of up to 16 rows: the narrow one is taken where each core has one of it at most."""
+"""Blocks of up to 16 rows: the narrow one is used if each core has at most one of it."""
 STRIP_BYTES = 65536
-"""What one load copies to L1, at least."""
+"""The least that one load copies to L1."""
 LINE = 256
-"""k of a load is a multiple of it: 512 bytes of fp16, as which the library counts int8 too."""
+"""k of a load is a multiple of this: 512 bytes of fp16, as which the library counts int8 too."""
 PIECE_BYTES = 32768
 """Half of L0A or L0B."""
 CORE_BYTES, CHIP_BYTES = 128, 2550
-"""What the library's estimator takes the L2 to give a core and all of them, a cycle."""
+"""L2 bytes per cycle for one core and for all of them, by the library's estimator."""
 MAX_LOAD = 1.2
-"""How long a load may take for larger blocks, by the least that it could; see above."""
+"""The longest load for larger blocks, relative to the shortest possible; see above."""
 
 
 def grid_tiles(core: Core, p: Problem) -> CubeTiles:
@@ -76,7 +76,7 @@ def grid_tiles(core: Core, p: Problem) -> CubeTiles:
 
 
 def _cycles(load: int, cores: int) -> float:
-    """How long *cores* that load *load* bytes each take by the library's estimator."""
+    """The cycles of *cores* that load *load* bytes each, by the library's estimator."""
     return max(load / CORE_BYTES, load * cores / CHIP_BYTES)
 
 
@@ -87,7 +87,7 @@ def _with_steps(
     blocks: tuple[int, int],
     grid: tuple[int, int, int],
 ) -> CubeTiles:
-    """Fill L1: the operand of which a core has one block stays if strips of the other one fit."""
+    """Fill L1: an operand of which a core has one block stays if strips of the other one fit."""
     pr = p.product
     (bm, bn), bits = base, pr.element.bits
     unit = 256 // bits
@@ -140,7 +140,7 @@ def _divisor(extent: int, limit: int, unit: int) -> int:
 
 
 def few_rows_tiles(core: Core, p: Problem) -> CubeTiles | None:
-    """Few rows of tokens and a large weight: one block of rows (UpdateSmallMTbeTiling); or None."""
+    """Few rows and a large weight: one row of blocks (UpdateSmallMTbeTiling); or None."""
     pr = p.product
     if not _is_few_rows(core, p):
         return None
@@ -187,15 +187,15 @@ def _is_few_rows(core: Core, p: Problem) -> bool:
 # ---- 310P ----
 
 PP_STRIP_BYTES = 131072
-"""Both operands of one load; L1 holds two of them (ops-nn, pp_matmul)."""
+"""Bytes of both operands in one load; L1 holds two of them (ops-nn, pp_matmul)."""
 LONGEST = 256
 
 
 def is_pp(p: Problem) -> bool:
-    """Whether the vendor uses PpMatmul; else its choice is closed, and the same rule is used.
+    """Whether the vendor uses PpMatmul; otherwise its choice is closed, and the same rule is used.
 
-    What PpMatmul reads and writes is FRACTAL_NZ, which TransData makes of an ND x1 before it and
-    turns into ND after it. Here the kernel does both itself.
+    PpMatmul reads and writes FRACTAL_NZ: TransData converts an ND x1 before it and the result to ND
+    after it. Here the kernel does both itself.
     """
     pr = p.product
     return pr.m >= 1024 and p.bias is not None and not pr.transposed_a
@@ -214,7 +214,7 @@ def coupled_tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:
     blocks_m, blocks_n = ceil_div(pr.m, bm), ceil_div(pr.n, bn)
     cores = min(core.count, blocks_m * blocks_n * pr.matrices)
     if p.output.element.nbytes(pr.n) < BLOCK_BYTES:
-        # A store spills into the next row, which must come later.
+        # A store overlaps the next row, which must be stored later.
         cores = 1
     by_column, width = _band(p, bm, bn, min(cores, blocks_m * blocks_n))
     return CubeTiles(
@@ -261,7 +261,7 @@ def _base(spec: DeviceSpec, core: Core, p: Problem) -> tuple[int, int]:
 
 
 def _band(p: Problem, bm: int, bn: int, cores: int) -> tuple[bool, int]:
-    """Whether bands are of columns or rows, and their width: a wave then loads least."""
+    """Whether bands are of columns, not rows, and their width with the least load per wave."""
     pr = p.product
     best, least = (False, 1), float("inf")
     for cores_n in range(1, cores + 1):

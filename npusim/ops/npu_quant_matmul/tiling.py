@@ -22,17 +22,17 @@ from npusim.ops.npu_quant_matmul.tiles_grid import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """The cube's tiles, and the pieces in which vector cores turn int32 into the output."""
+    """The cube's tiles, and the pieces in which vector cores convert int32 to the output."""
 
     template: Template
     cube: CubeTiles
     epilogue_rows: int
-    """Rows of a block in the unified buffer at a time; 0 where the fixpipe does it all."""
+    """Rows of a block in the unified buffer at a time; 0 if the fixpipe does it all."""
     epilogue_columns: int
     workspace_blocks: int
     """Blocks of int32 that each cube core has in global memory for its two vector cores."""
     vector_cores: int = 2
-    """How many of a group finish blocks; the other one answers flags (assumed)."""
+    """The vector cores in a group that finish blocks; the other one answers flags (assumed)."""
 
     @property
     def is_driven(self) -> bool:
@@ -45,11 +45,11 @@ MESSAGE_BYTES = 64
 
 
 def tile(spec: DeviceSpec, p: Problem) -> ops.Plan:
-    """Split as the vendor does, as far as its rules are public.
+    """Split like the vendor, as far as its rules are public.
 
-    ops-nn@e5c3fa9 matmul/quant_batch_matmul_v3/op_host/op_tiling: the basic template where its
-    conditions hold, else the older library's; 310P has other rules. See `tiles_basic`,
-    `tiles_grid`, `msd` and `pergroup` for what is followed and what is not.
+    ops-nn@e5c3fa9 matmul/quant_batch_matmul_v3/op_host/op_tiling: the basic template if its
+    conditions hold, otherwise the older library's; 310P has other rules. See `tiles_basic`,
+    `tiles_grid`, `msd` and `pergroup` for what is modelled and what is not.
     """
     if p.form == "msd":
         return msd.tile(spec, p)
@@ -57,7 +57,7 @@ def tile(spec: DeviceSpec, p: Problem) -> ops.Plan:
         return pergroup.tile(spec, p)
     if spec.arch == "2002":
         cube = coupled_tiles(spec, p)
-        # A quarter of the unified buffer for results of L0C; x1 becomes NZ in one half.
+        # A quarter of the unified buffer for results of L0C; x1 is converted to NZ in one half.
         room = spec.cores["ai_core"].usable_bytes("ub") // 4
         rows = min(cube.base_m, align_down(room // p.output.element.nbytes(cube.base_n), 16))
         own: Template = "pp" if is_pp(p) else "coupled"
@@ -84,20 +84,20 @@ def tile(spec: DeviceSpec, p: Problem) -> ops.Plan:
 
 
 def _rectangle_blocks(cube: CubeTiles, strip: int) -> int:
-    """Blocks that a message starts: those of a core in a row of blocks, as far as there is room.
+    """Blocks that a message starts: those of a core in a row of blocks, as far as there is space.
 
-    The vendor shrinks rectangles until the workspace has room. That it does so block by block, and
-    has no more of them than opt has flags ahead, is assumed.
+    The vendor shrinks rectangles until they fit the workspace. Assumed: it does so block by block,
+    and to no more blocks than the flags by which opt runs ahead.
     """
     room = MAX_WORKSPACE_BYTES // (INT32.nbytes(cube.base_m * cube.base_n) * cube.cores)
     return max(1, min(strip, room, MAX_FLAGS))
 
 
 def _vector_cores(p: Problem, cube: CubeTiles, template: Template) -> int:
-    """How many vector cores of a group make the output: one with opt and scales of rows.
+    """The vector cores of a group that compute the output: one with opt and row scales.
 
-    Also one for much output of short sums, for which the vendor starts only one a cube core
-    (op_kernel/quant_batch_matmul_v3.cpp; only with scales of rows, bfloat16 and FRACTAL_NZ).
+    Also one for much output of short sums, for which the vendor starts only one per cube core
+    (op_kernel/quant_batch_matmul_v3.cpp; only with row scales, bfloat16 and FRACTAL_NZ).
     """
     pr = p.product
     if p.pertoken_scale is None:
@@ -110,7 +110,7 @@ def _vector_cores(p: Problem, cube: CubeTiles, template: Template) -> int:
 
 
 def _template(spec: DeviceSpec, p: Problem) -> tuple[Template, str]:
-    """The template whose tiles are taken, and why."""
+    """The template whose tiles are used, and why."""
     pr = p.product
     if p.asked is not None:
         return ("basic" if p.asked == "basic" else "tbe"), "asked for"
@@ -153,7 +153,7 @@ def _plan(
 
 MAX_WORKSPACE_BYTES = 50 * 2**20
 MAX_FLAGS = 15
-"""Blocks that the cube core of opt is ahead at most (quant_batch_matmul_v3_pertoken_opt.h)."""
+"""The most blocks that the cube core of opt is ahead (quant_batch_matmul_v3_pertoken_opt.h)."""
 
 
 def _is_opt(p: Problem, cube: CubeTiles, strip: int, cores: int) -> bool:

@@ -5,13 +5,13 @@
     div_mode=True    y = fit(round(f32(x) / f32(scale) + f32(zero_point)))
     div_mode=False   y = fit(round(f32(x) * f32(scale) + f32(zero_point)))
 
-Both are fp32, one rounding an operation; *round* is to nearest, ties to even, *fit* saturates and
+Both are fp32, each operation rounded once; *round* is to nearest, ties to even, *fit* saturates and
 turns NaN into 0.
 
-What is accepted is what the operator's document says (torch_npu-npu_quantize.md). Beyond it:
+Accepted calls follow the operator's document (torch_npu-npu_quantize.md). In addition:
 
-* div_mode=False: every axis >= -1 means the last one (op-plugin, QuantizeKernelNpuOpApi.cpp). The
-  document lets axis go up to the number of dimensions of the input, and so do we.
+* div_mode=False: every axis >= -1 means the last one (op-plugin, QuantizeKernelNpuOpApi.cpp). Like
+  the document, npusim accepts an axis up to the number of dimensions of the input.
 * div_mode=False: float32 inputs take scales of any float type, float16 inputs float16 scales,
   bfloat16 inputs bfloat16 scales (ops-nn, aclnn_ascend_quant_v3.cpp; the document is silent).
 * div_mode=True: float16 scales are refused as in the document, though aclnn would cast them.
@@ -19,8 +19,8 @@ What is accepted is what the operator's document says (torch_npu-npu_quantize.md
   the scales and the zero_points must all be (ops-nn, aclnn_quantize.cpp; the document is silent).
 * div_mode=True: the zero point is added before rounding, as an fp32 number (CANN, impl/dynamic/
   quantize.py); torch.quantize_per_channel adds it afterwards. The two differ only near ties.
-* Atlas A3, which the document does not name, does what Atlas A2 does: both are built from one
-  kernel source (ops-nn, NpuArch 2201).
+* Atlas A3, which the document does not list, behaves like Atlas A2: both are built from one kernel
+  source (ops-nn, NpuArch 2201).
 * 'qint32' is accepted as well as 'int32' (op-plugin).
 """
 
@@ -60,7 +60,7 @@ def oracle(given: ops.Given) -> Array:
         return packed(clamped(values, INT4))
     if dtype == "qint8":
         return clamped(values, INT8)
-    # The limits of int32 are no fp32 numbers, so they are applied as float64.
+    # The limits of int32 are not fp32 numbers, so they are applied in float64.
     low, high, kind = (0, 255, np.uint8) if dtype == "quint8" else (-(2**31), 2**31 - 1, np.int32)
     exact = np.rint(values).astype(np.float64)
     return np.clip(np.where(np.isnan(exact), 0, exact), low, high).astype(kind)
@@ -72,7 +72,7 @@ TORCH = ops.TorchFunction(
     aclnn=lambda given: "aclnnQuantize" if given["div_mode"] else "aclnnAscendQuantV3",
     outputs=lambda given, _: (quantised(given["input"], given["dtype"]),),
     names={"self": "input"},
-    # op-plugin, QuantizeKernelNpuOpApi.cpp: plain integers are taken like the quantised ones.
+    # op-plugin, QuantizeKernelNpuOpApi.cpp: plain integers are accepted like the quantised ones.
     dtypes={"dtype": {"int8": "qint8", "uint8": "quint8"}},
 )
 

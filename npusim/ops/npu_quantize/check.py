@@ -1,4 +1,4 @@
-"""What npu_quantize accepts, per product line, and the matrix it sees in its tensors."""
+"""The calls that npu_quantize accepts, per product line, and the tensors as a matrix."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Problem(ops.Problem):
     rows: int
     columns: int
     period: int
-    """Scaled by row: how many scales there are; row r takes scale r mod period."""
+    """Scaled by row: number of scales; row r uses scale r mod period."""
 
 
 HALVES, POINTS = (FLOAT16, BFLOAT16), (INT8, UINT8, INT32)
@@ -66,7 +66,7 @@ SUPPORT = (
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     given, dtype = contract.value("input"), contract.value("dtype")
     contract.require(
         not (isinstance(given, Tensor | TensorSpec) and given.layout == "FRACTAL_NZ")
@@ -116,7 +116,8 @@ def _check_multiply(contract: ops.Contract, x: Operand, target: DType, axis: int
 def _check_scale_shape(contract: ops.Contract, x: Operand, s: Operand, position: int) -> None:
     rank, size = len(x.shape), x.shape[position]
     full = tuple(size if index == position else 1 for index in range(rank))
-    # Each once: they coincide for an input of one dimension, or of size one along *position*.
+    # Without duplicates: they coincide for a one-dimensional input, or one of size 1 along
+    # *position*.
     shapes = tuple(dict.fromkeys(((1,), (size,), (1,) * rank, full)))
     wanted = listed(tuple(str(shape) for shape in shapes))
     contract.require(
@@ -170,7 +171,7 @@ def _problem(
     position: int,
     output: TensorSpec,
 ) -> Problem:
-    """See the tensors as a matrix."""
+    """Map the tensors to a matrix."""
     scaling: Scaling
     if s.spec.size == 1:
         scaling, rows, columns = "tensor", 1, x.spec.size

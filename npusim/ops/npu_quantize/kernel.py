@@ -1,9 +1,9 @@
 """The program that each core runs for npu_quantize.
 
-A core has a rectangle of the matrix and works on pieces that fit the buffer, row by row: widen
-to float32, divide by or multiply with the scales, add the zero points, round and narrow. On 310P
-ascend_quant_v2 (div_mode=False) loads and stores each row by itself, and lets a store end before
-the next one begins (ops-nn@e5c3fa9 quant/ascend_quant_v2/op_kernel/ascend_quant_v2{,_fp16}.h).
+A core has a rectangle of the matrix and processes pieces that fit the buffer, row by row: widen to
+float32, divide or multiply by the scales, add the zero points, round and narrow. On 310P
+ascend_quant_v2 (div_mode=False) loads and stores each row separately, and a store finishes before
+the next one starts (ops-nn@e5c3fa9 quant/ascend_quant_v2/op_kernel/ascend_quant_v2{,_fp16}.h).
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
 
 
 class Parameter(NamedTuple):
-    """A scale or an offset of ascend_quant_v2, of columns or of the tensor."""
+    """A scale or an offset of ascend_quant_v2, per column or per tensor."""
 
     view: GmView
-    """All of it, in global memory."""
+    """The whole vector in global memory."""
     queue: TileQueue | None
-    """None for the float32 number of a tensor, which the scalar unit reads there."""
+    """None for a float32 per tensor, which the scalar unit reads from global memory."""
     wide: Local | None
-    """In float32; None for a number of the tensor, which is in a register."""
+    """In float32; None for a value per tensor, which is in a register."""
 
     @property
     def is_wide(self) -> bool:
@@ -65,10 +65,10 @@ class Parameter(NamedTuple):
 
 
 class AscendQuant:
-    """The buffers and stages of ascend_quant_v2, with scales of columns or of the tensor.
+    """The buffers and stages of ascend_quant_v2, with scales per column or per tensor.
 
-    A burst loads or stores each row, but on 310P. Assumed of scales that are narrower than float32
-    elements: that they are widened as those of 16 bits are.
+    A burst loads or stores each row, except on 310P. Assumed for scales narrower than float32
+    elements: they are widened like those of 16 bits.
 
     ops-nn@e5c3fa9 quant/ascend_quant_v2/op_kernel/ascend_quant_v2{,_fp16,_bf16,_fp32}.h.
     """
@@ -79,7 +79,7 @@ class AscendQuant:
         size = plan.row_step * pitch
         self.x_in = core.vecin(element, size, plan.depth)
         self.work: Local | None = None
-        """A row in float32; float32 rows are worked on where they were loaded."""
+        """A row in float32; float32 rows are processed in the buffer they were loaded into."""
         self.parameters: list[Parameter] = []
         for operand in p.inputs[1:]:
             queue = self._queue(operand, pitch)
@@ -103,7 +103,7 @@ class AscendQuant:
     def launch(
         self, parts: Rectangles, tiles: Rectangles, views: tuple[GmViews, ...]
     ) -> tuple[Block, ...]:
-        """A block for each core that has *tiles*; those of one of *parts* share parameters."""
+        """A block for each core with *tiles*; tiles of the same one of *parts* share parameters."""
         core, is_first = self.core, np.diff(tiles.core, prepend=-1) != 0
         work = Step(self.tile, (*views, is_first), tiles.core, tiles.order, keeps_slots=True)
         if self.p.scaling == "tensor":
@@ -118,7 +118,7 @@ class AscendQuant:
     # ---- parameters ----
 
     def take(self, *vectors: GmView) -> None:
-        """Load what serves the columns of *vectors* `(width,)`; 16 bits are widened at once."""
+        """Load parameters for the columns of *vectors* `(width,)`; 16 bits are widened at once."""
         core = self.core
         for (_, queue, wide), vector in zip(self.parameters, vectors, strict=True):
             assert queue is not None
@@ -131,13 +131,13 @@ class AscendQuant:
             queue.enque(tile)
 
     def drop(self) -> None:
-        """These columns are done."""
+        """Release the parameters of these columns."""
         for parameter in self.parameters:
             if parameter.queue is not None:
                 parameter.queue.free(parameter.queue.deque())
 
     def read(self) -> None:
-        """Load each number of 16 bits into its register, and widen it there."""
+        """Load each 16-bit value into its register, and widen it there."""
         core = self.core
         for view, queue, _ in self.parameters:
             if queue is None:
@@ -155,7 +155,7 @@ class AscendQuant:
     # ---- tiles ----
 
     def tile(self, x: GmView, output: GmView, is_first: int) -> None:
-        """*x* to *output*, both `(rows, width)`; *is_first* that the core takes."""
+        """Quantise *x* to *output*, both `(rows, width)`; *is_first* is the core's first tile."""
         core, pitch, columns = self.core, pitch_columns(self.p, x.columns), x.columns
         rows_pitch = None if x.rows == 1 else pitch
         if core.is_310p:
@@ -171,7 +171,7 @@ class AscendQuant:
             self.row(loaded[start : start + columns], out[start : start + columns])
         for parameter in self.parameters:
             if parameter.is_wide and parameter.queue is not None:
-                # Nobody has loaded anything: the flag is that of the next tile.
+                # Nothing was loaded: this sets the flag for the next tile.
                 parameter.queue.enque(parameter.queue.only)
         self.x_in.free(loaded)
         if core.is_310p:
@@ -180,9 +180,9 @@ class AscendQuant:
             core.store_rows(self.y_out, out, output, rows_pitch)
 
     def await_float32(self, parameter: Parameter, is_first: int) -> None:
-        """Wait for float32 of columns, or read that of the tensor out of global memory.
+        """Wait for float32 parameters per column, or read that of the tensor from global memory.
 
-        The scalar unit's cache has it from the first tile on.
+        The scalar unit's cache holds it from the first tile on.
         """
         view, queue, _ = parameter
         if not parameter.is_wide:
@@ -214,7 +214,7 @@ class Quantize:
         self.x = core.vecin(p.input.element, size, plan.depth)
         self.y = core.vecout(p.target, size, plan.depth)
         self.work: Local | None = None
-        """A row in float32; float32 rows are worked on where they were loaded."""
+        """A row in float32; float32 rows are processed in the buffer they were loaded into."""
         if p.input.element.bits == 16:
             self.work = core.tile(FLOAT32, pitch)
         count = {"tensor": 1, "column": pitch, "row": SCALE_CHUNK}[p.scaling]
@@ -231,7 +231,7 @@ class Quantize:
     # ---- parameters ----
 
     def take(self, *views: GmView) -> None:
-        """Load what serves the columns of *views* `(width,)`; float32 stays until the next."""
+        """Load parameters for the columns of *views* `(width,)`; float32 stays until the next."""
         for vector, view in zip(self.parameters, views, strict=True):
             vector.drop()
             vector.take(view)
@@ -239,19 +239,19 @@ class Quantize:
                 vector.drop()
 
     def drop(self) -> None:
-        """The last parameters have been used."""
+        """Release the last parameters, which have been used."""
         for vector in self.parameters:
             vector.drop()
 
     def take_numbers(self) -> None:
-        """Load the number of each parameter into its register; float32 stays in the buffer."""
+        """Load the value of each parameter into its register; float32 stays in the buffer."""
         for vector in self.parameters:
             vector.take(vector.view)
             self._widened(vector)
             self.core.get_value(vector.name, vector.wide[:1])
 
     def _widened(self, vector: QuantParameter) -> None:
-        """The scalar unit goes on with what the vector pipe has widened."""
+        """Make the scalar unit wait for what the vector pipe has widened."""
         if not vector.is_wide:
             vector.drop()
             self.core.sync("vector", "scalar")
@@ -259,7 +259,7 @@ class Quantize:
     # ---- tiles ----
 
     def tile(self, x: GmView, output: GmView) -> None:
-        """*x* to *output*, both `(rows, width)`, by the parameters that were taken."""
+        """Quantise *x* to *output*, both `(rows, width)`, by the parameters that were taken."""
         if x.rows == 1:
             loaded, out = self._load(x, None), self.y.alloc()
             self._row(loaded[: x.columns], out[: x.columns])
@@ -294,13 +294,13 @@ class Quantize:
         # (width,) fp32 -> the output's type, ties to even
         core.quantize(y, values)
 
-    # ---- a scale for each row ----
+    # ---- one scale per row ----
 
     def scales_of_rows(self, tiles: Rectangles) -> tuple[object, ...]:
-        """The scales of a core, of which each tile's first row takes one, and which are loaded.
+        """The scales of a core, the index of each tile's first scale, and the chunk that is loaded.
 
-        A core's scales begin with the first chunk of those that it takes, if these and all of its
-        rows' are whole.
+        A core's scales begin at a chunk boundary, if they and all of its rows' scales are whole
+        chunks.
         """
         period, count = self.p.period, tiles.core.size
         first, rows = (np.zeros(tiles.core.max() + 1, np.int64) for _ in range(2))
@@ -310,7 +310,7 @@ class Quantize:
         phase = first % period
         is_whole = phase + rows <= period - period % SCALE_CHUNK
         start = np.where(is_whole, phase - phase % SCALE_CHUNK, 0)[tiles.core]
-        # Of each tile the place of its first row among those of the core, and of the row before.
+        # For each tile the index of its first row within the core, and of the previous tile's.
         row = tiles.top - first[tiles.core]
         before = np.where(row == 0, rows[tiles.core], row) - 1
         origin = np.where(is_whole, phase % SCALE_CHUNK, phase)[tiles.core]
@@ -329,7 +329,7 @@ class Quantize:
     def scaled_rows(
         self, x: GmView, output: GmView, first: int, loaded_chunk: int, *scales: GmView
     ) -> None:
-        """*x* to *output*, both `(rows, width)`; the first row takes number *first* of *scales*.
+        """Quantise *x* to *output*, both `(rows, width)`; the first row uses *scales* [*first*].
 
         Scales are loaded a chunk at a time and read one by one; *loaded_chunk* is in the buffer.
         """
@@ -352,7 +352,7 @@ class Quantize:
         vector.drop()
         vector.load(view)
         if not vector.is_wide:
-            # The scalar unit may still be reading the chunk before.
+            # The scalar unit may still be reading the previous chunk.
             self.core.sync("scalar", "vector")
         vector.widen(view.columns)
         self._widened(vector)

@@ -14,7 +14,7 @@ from npusim.ops.npu_quantize.check import Problem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Who works on what: a grid of cores over the matrix, and pieces that fit the buffer."""
+    """A grid of cores over the matrix, and pieces that fit the buffer."""
 
     rows_per_core: int
     columns_per_core: int
@@ -22,30 +22,31 @@ class Plan(ops.Plan):
     """Rows of a piece."""
     column_step: int
     depth: int
-    """Buffers of each queue: 1 loads and computes in turn, 2 at the same time."""
+    """Depth of each queue: 1 loads and computes alternately, 2 at the same time."""
 
 
 RESERVED_BYTES = 2048
-"""The vendor's tiling leaves this much of the unified buffer alone (ascend_quant_v2_tiling.cpp)."""
+"""Bytes of the unified buffer that the vendor's tiling does not use
+(ascend_quant_v2_tiling.cpp)."""
 CACHE_LINE_BYTES = {"2201": 512, "2002": 256}
 """Columns are split in these units (ascend_quant_v2_tiling.cpp)."""
 BOTH_WAYS_COLUMNS = 32
 """Both rows and columns are split only above this many columns (ascend_quant_v2_tiling.cpp)."""
 ELEMENTWISE_BYTES = 4096
 """A core is not started for less than this (ops-math, elementwise template). The kernel of
-div_mode=True is closed on A2, A3 and 310P; it is taken to follow that template."""
+div_mode=True is closed on A2, A3 and 310P; it is assumed to follow that template."""
 SCALE_CHUNK = 64
-"""Scaled by row: so many scales are in the buffer at a time, within RESERVED_BYTES (assumed)."""
+"""Scaled by row: scales in the buffer at a time, within RESERVED_BYTES (assumed)."""
 
 
 def _bytes_per_column(p: Problem, depth: int) -> tuple[int, int]:
-    """Buffer bytes that a column takes: in each row of a piece, and once."""
+    """Buffer bytes per column: in each row of a piece, and once."""
     narrow = p.input.element.bits == 16
     moving = depth * (p.input.element.bits // 8 + max(1, p.target.bits // 8))
     fixed = 4 if narrow else 0
     if p.scaling == "column":
         for operand in p.inputs[1:]:
-            # The vector as it is loaded, and as float32.
+            # The vector as loaded, and as float32.
             fixed += 4 if operand.element is FLOAT32 else 4 + operand.element.bits // 8
     return moving, fixed
 
@@ -54,7 +55,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     """Split over cores and buffers as the vendor does.
 
     div_mode=False: ops-nn@e5c3fa9 quant/ascend_quant_v2/op_host/ascend_quant_v2_tiling.cpp, which
-    takes rows or cache lines, whichever keeps more cores busy, or both, and single buffers.
+    splits rows or cache lines, whichever occupies more cores, or both, with single buffers.
     div_mode=True: the elementwise template, with double buffers.
     """
     cores = len(spec.vector_cores)
@@ -64,7 +65,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     line = CACHE_LINE_BYTES[spec.arch]
     granule = spec.transfer.store_granule_bytes
     if p.target.nbytes(p.columns) < granule:
-        # Rows narrower than a store spill into each other, so one core takes them in order.
+        # Rows narrower than a store spill into each other, so one core stores them in order.
         usable = 1
     row_parts, column_parts = _grid(p.rows, p.columns, size, usable, line)
     rows_per_core = ceil_div(p.rows, row_parts)
@@ -95,7 +96,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 
 def _grid(rows: int, columns: int, size: int, cores: int, line: int) -> tuple[int, int]:
-    """How many parts rows and columns are split into."""
+    """Number of parts into which rows and columns are split."""
     lines = ceil_div(columns * size, line)
     by_row, by_line = balanced(rows, cores), balanced(lines, cores)
     grid = (by_row, 1) if by_row >= by_line else (1, by_line)
@@ -112,6 +113,6 @@ def least_columns(spec: DeviceSpec, p: Problem) -> int:
 
 
 def pitch_columns(p: Problem, columns: int) -> int:
-    """Columns from row to row in the buffer, where every row starts on a block in each type."""
+    """Columns from row to row in the buffer, such that every row starts at a block in each type."""
     unit = 256 // min(p.target.bits, 8)
     return align_up(columns, unit)

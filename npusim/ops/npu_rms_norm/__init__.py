@@ -6,33 +6,34 @@
     y = T((f32(x) * r) * f32(gamma))                    T: the type of x
     rstd = r                                            fp32, 1 for each dimension of gamma
 
-All is fp32, one rounding an operation; T rounds to nearest, ties to even. The mean is a sum times
-fp32(1 / n), and the order of the sum is that of the vendor's kernel, called template, that takes
-the call: 64 running sums in merge_n, the upper half onto the lower one in the others, piece by
-piece in split_d; all end in a tree of 64 sums.
+All is fp32, each operation rounded once; T rounds to nearest, ties to even. The mean is a sum times
+fp32(1 / n), and the order of the sum is that of the vendor's kernel, called template, that runs the
+call: 64 running sums in merge_n, the upper half onto the lower one in the others, piece by piece in
+split_d; all end in a tree of 64 sums.
 
 ==========  ================================================================================
 template    what it does
 ==========  ================================================================================
-merge_n     several short rows an instruction; the vector unit finds 1 / root
-normal      a row at a time; the scalar unit finds 1 / root
-single_row  as normal, in less room: for gamma in fp32 and an x of 16 bits
-split_d     a row in pieces, loaded twice; the vector unit finds 1 / root
+merge_n     several short rows per instruction; the vector unit computes 1 / root
+normal      one row at a time; the scalar unit computes 1 / root
+single_row  like normal, in less room: for gamma in fp32 and an x of 16 bits
+split_d     a row in pieces, loaded twice; the vector unit computes 1 / root
 ==========  ================================================================================
 
-The first that can, in this order. On A2 and A3 `template` may name another one, which overrules the
-choice, but not what a kernel has room for. Assumed: that both units round square root and quotient
-correctly, and that the scalar unit rounds a product before it adds epsilon.
+The first of these that can runs. On A2 and A3 `template` may select another one, which overrides
+the choice, but not the room that a kernel needs. Assumed: both units round square root and quotient
+correctly, and the scalar unit rounds a product before it adds epsilon.
 
 * A row with an infinity gives NaN there, zeros elsewhere, and rstd 0; a NaN makes its row NaN.
-* A row of zeros gives zeros and 1 / sqrt(epsilon), or NaN and infinity where epsilon is 0.
+* A row of zeros gives zeros and 1 / sqrt(epsilon), or NaN and infinity if epsilon is 0.
 
-Sources: ops-nn@e5c3fa9 norm/rms_norm, op_kernel and op_host. What is accepted is what the
-operator's document says (torch_npu-npu_rms_norm.md) and what the tiling refuses:
+Sources: ops-nn@e5c3fa9 norm/rms_norm, op_kernel and op_host. Accepted calls follow the operator's
+document (torch_npu-npu_rms_norm.md) and the tiling's refusals:
 
-* fp16, bf16 and fp32 on A2 and A3, there also gamma in fp32 with an x of 16 bits; fp16 and fp32 on
-  310P, in rows of 32 bytes at least, without infinities and NaN.
-* An x or gamma without elements is refused: the document has it supported, the tiling does not.
+* fp16, bf16 and fp32 on A2 and A3, where gamma may be fp32 with an x of 16 bits; fp16 and fp32 on
+  310P, in rows of at least 32 bytes, without infinities and NaN.
+* An x or gamma without elements is refused: the document says it is supported, but the tiling does
+  not.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ SUPPORT = (
 
 
 def check(contract: ops.Contract) -> norm.Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     x, gamma, spec = contract.operand("x"), contract.operand("gamma"), contract.spec
     norm.check_gamma(contract, x, gamma)
     for operand in (x, gamma):
@@ -102,24 +103,24 @@ def check(contract: ops.Contract) -> norm.Problem:
 MERGED_COLUMNS = 2000
 """A stride has eight bits: rows of fp32 in the buffer begin at most 255 blocks apart."""
 MIXED_PIECE = 12048
-"""Columns of a piece where gamma is wider than x."""
+"""Columns of a piece if gamma is wider than x."""
 MIXED_BYTES = {"normal": 16, "single_row": 14}
-"""What these take of the buffer for each column where gamma is wider, and 512 bytes more."""
-MIXED_KEPT_BYTES = 512
+"""Bytes of the buffer per column if gamma is wider, in addition to 512 bytes."""
+MIXED_RESERVED_BYTES = 512
 MERGED_ROW_BYTES, MERGED_ROW_BYTES_MIXED, MERGED_BYTES = 260, 288, 16
-"""What merge_n takes for each row, and for each of its columns."""
+"""Bytes of merge_n per row, and for each of its columns."""
 COLUMNS_310P, ROWS_310P = 128, 16
-"""310P merges rows of so many columns, if there is a multiple of so many rows."""
+"""310P merges rows with this many columns, if the number of rows is a multiple of the second."""
 SPREAD_BYTES_310P = 8192
-"""Bytes of the buffer there, set aside to spread an element of each row over a block."""
+"""Bytes of the buffer there, reserved to spread an element of each row over a block."""
 GROUP_ROWS = 64
-"""1 / root of so many rows is stored together, but by merge_n."""
+"""Rows whose 1 / root is stored together, except in merge_n."""
 
 
 def _templates(
     spec: DeviceSpec | None, x: Operand | Array, gamma: Operand | Array
 ) -> tuple[norm.Template, ...]:
-    """Which templates take rows of *x*, and how."""
+    """The templates that can process rows of *x*, and how."""
     machine, element = norm.Machine.of(spec), norm.element_of(x)
     is_mixed, columns = norm.element_of(gamma) is not element, prod(gamma.shape)
     padded, rows = whole_blocks(columns, element), prod(x.shape) // columns
@@ -127,11 +128,11 @@ def _templates(
     row_room = padded if is_mixed else whole
     piece = min(columns, MIXED_PIECE) if is_mixed else _piece_columns(columns, whole)
     row_bytes = MERGED_BYTES * padded + (MERGED_ROW_BYTES_MIXED if is_mixed else MERGED_ROW_BYTES)
-    room, unit = machine.ub_bytes - norm.KEPT_BYTES, 1
+    room, unit = machine.ub_bytes - norm.RESERVED_BYTES, 1
     is_merged, merged = padded <= MERGED_COLUMNS, f"rows of at most {MERGED_COLUMNS} elements"
     if is_mixed:
-        # They must leave at least a byte.
-        most_bytes = room - MIXED_KEPT_BYTES - 1
+        # They must leave at least one byte.
+        most_bytes = room - MIXED_RESERVED_BYTES - 1
         whole, single = (align_down(most_bytes // each, 16) for each in MIXED_BYTES.values())
     if machine.is_310p:
         is_merged = element is FLOAT16 and columns == COLUMNS_310P and rows % ROWS_310P == 0
@@ -152,21 +153,21 @@ def _templates(
 
 
 def _piece_columns(columns: int, most: int) -> int:
-    """Columns that split_d takes at a time; the last piece of a row is what is left."""
+    """Columns that split_d processes at a time; the last piece of a row is the remainder."""
     piece = align_up(ceil_div(columns, ceil_div(columns, most)), 16)
-    # What is left must be a block at least, where it is not the whole row.
+    # The remainder must be at least a block, unless it is the whole row.
     while 0 < columns % piece < 16 < piece:
         piece -= 16
     return piece
 
 
 def tile(spec: DeviceSpec, p: norm.Problem) -> norm.Plan:
-    """A step is what merge_n loads together, of the others whose 1 / root is stored together."""
+    """A step is what merge_n loads at once; in others the rows whose 1 / root is one store."""
     return norm.planned(_templates(spec, p.x, p.gamma), spec, p)
 
 
 def build(spec: DeviceSpec, p: norm.Problem, plan: norm.Plan) -> tuple[Block, ...]:
-    """One block a core; cores with as many rows share their program."""
+    """One block per core; cores with equally many rows share their program."""
     views = p.matrix("x"), p.matrix("output"), GmView.vector("rstd", FLOAT32, p.rows)
     return norm.launch_rows("npu_rms_norm", TEMPLATES, spec, p, plan, *views)
 

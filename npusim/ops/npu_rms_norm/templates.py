@@ -1,4 +1,4 @@
-"""The templates of npu_rms_norm: what the vendor's kernels do with the rows of a core."""
+"""The templates of npu_rms_norm: how the vendor's kernels process the rows of a core."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SPREAD_ROWS = 240
 def _has_few_rows(core: NormCore, p: norm.Problem) -> bool:
     """Whether merge_n applies 1 / root and gamma by strides (rms_norm_tiling.cpp).
 
-    All of 16 bits, `(rows <= 512, n)` or `(m <= 512, k <= 8, n)`, gamma of one dimension.
+    All of 16 bits, `(rows <= 512, n)` or `(m <= 512, k <= 8, n)`, gamma one-dimensional.
     """
     *outer, _ = p.x.shape
     is_few = len(outer) in (1, 2) and outer[0] <= SMALL_ROWS and prod(outer[1:]) <= SMALL_INNER_ROWS
@@ -56,23 +56,23 @@ class Short:
         self.values = self.x_in.only if self.is_wide else core.tile(FLOAT32, size)
         self.work = core.tile(FLOAT32, size)
         self.lanes = core.lanes(rows)
-        """64 running sums a row; then ones, and 1 / root of each row eight times."""
+        """64 running sums per row; later ones, and eight copies of 1 / root of each row."""
         core.claim_tails()
 
     def begin(self) -> None:
-        """gamma in fp32, once or for each row."""
+        """Load gamma in fp32, once or for each row."""
         core, gamma, vector = self.core, self.gamma, self.p.gamma
         loaded = gamma if vector.element is FLOAT32 else self.work.as_dtype(vector.element)
         core.fetch(loaded, norm.vector_of(vector))
         if loaded is not gamma:
             core.cast(gamma[: self.p.columns], loaded[: self.p.columns])
-            # The flag of a queue in which nothing was loaded.
+            # The flag of a queue into which nothing was loaded.
             core.sync("mte2", "vector")
         if not self.has_few_rows:
             broadcast_row(core, gamma, gamma[: self.pitch], self.lanes)
 
     def group(self, x: GmView, output: GmView, rstd: GmView) -> None:
-        """The rows of a step."""
+        """Process the rows of a step."""
         core, count, lanes = self.core, x.rows * self.pitch, self.lanes
         loaded = core.load(self.x_in, x, self.pitch)
         values, squares = self.values[:count], self.work[:count]
@@ -81,12 +81,12 @@ class Short:
             self.x_in.free(loaded)
             core.barrier("vector")
         core.mul(squares, values, values)
-        kept = self.roots_out.alloc()
-        roots = kept[: x.rows]
+        root_tile = self.roots_out.alloc()
+        roots = root_tile[: x.rows]
         core.rows_into(roots, lanes, squares, x.columns)
         core.mul(roots, roots, core.mean)
         core.root_by_vector(roots, lanes[: x.rows])
-        core.store_rows(self.roots_out, kept, rstd)
+        core.store_rows(self.roots_out, root_tile, rstd)
         scaled = self.by_strides if self.has_few_rows else self.by_planes
         core.store(self.y_out, scaled(values, squares, roots), output, self.pitch)
         core.barrier("vector")
@@ -95,7 +95,7 @@ class Short:
         """Rows of *values* times their *roots*, and times gamma, in a tile of y."""
         core = self.core
         for first, count in pieces(roots.count, SPREAD_ROWS):
-            # A repeat of Brcb, of eight numbers, for each row, where one for eight would do.
+            # One repeat of Brcb, for eight values, per row, where one per eight rows would suffice.
             numbers = count * FLOATS_PER_BLOCK
             start, to = FLOAT32.nbytes(first), first * BLOCK_BYTES
             core.brcb(
@@ -112,7 +112,7 @@ class Short:
         return out
 
     def by_planes(self, values: Local, plane: Local, roots: Local) -> Local:
-        """The same by way of a *plane* that has 1 / root in each column of a row."""
+        """The same through a *plane* with 1 / root in each column of a row."""
         core, gamma = self.core, self.gamma[: values.count]
         broadcast_numbers(core, plane, roots, self.lanes)
         core.barrier("vector")
@@ -130,11 +130,11 @@ class Short:
 
 
 def merge_n(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
-    """Rows begin at whole blocks of x in the buffer, and what fills them up is 0.
+    """Rows begin at whole blocks of x in the buffer, and their padding is 0.
 
-    With few rows 1 / root of each is applied by strides, and so is gamma; else both are copied into
-    planes as large as the rows. The scalar unit waits for nothing within a step, so the next rows
-    are on their way while these are scaled; all buffers are single.
+    With few rows 1 / root of each is applied by strides, and so is gamma; otherwise both are copied
+    to planes as large as the rows. The scalar unit waits for nothing within a step, so the next
+    rows are loaded while these are scaled; all buffers are single.
 
     ops-nn@e5c3fa9 norm/rms_norm/op_kernel/rms_norm_merge_n.h.
     """
@@ -143,7 +143,7 @@ def merge_n(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
 
 
 def _times_gamma(core: NormCore, values: Local, gamma: Local, room: Local) -> None:
-    """fp32 *values* times *gamma*, which is widened once more for every row, into *room*."""
+    """Write fp32 *values* times *gamma*, which is widened again for every row, to *room*."""
     gamma = gamma[: values.count]
     if gamma.dtype is not FLOAT32:
         core.cast(room[: values.count], gamma)
@@ -152,9 +152,9 @@ def _times_gamma(core: NormCore, values: Local, gamma: Local, room: Local) -> No
 
 
 def _root_of_row(core: NormCore, place: Local) -> None:
-    """1 / root of the sum in register `root` to that register, and to *place* `(1,)`.
+    """Convert the sum in register `root` to 1 / root there, and write it to *place* `(1,)`.
 
-    The flag behind the sum is set and awaited once more (rms_norm.h:204-206).
+    The flag behind the sum is set and waited for once more (rms_norm.h:204-206).
     """
     core.sync("vector", "scalar")
     core.root_of("root")
@@ -163,9 +163,9 @@ def _root_of_row(core: NormCore, place: Local) -> None:
 
 
 def normal(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
-    """A row at a time; the next one is loaded once this one is in fp32, or scaled if it is fp32.
+    """One row at a time; the next one is loaded once this one is in fp32, or scaled if it is fp32.
 
-    So it is on its way while this one is scaled and stored. gamma stays in the buffer.
+    So it is loaded while this one is scaled and stored. gamma stays in the buffer.
 
     ops-nn@e5c3fa9 norm/rms_norm/op_kernel/rms_norm.h.
     """
@@ -180,7 +180,7 @@ def normal(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
         core.fetch(gamma, norm.vector_of(p.gamma))
 
     def group(x: GmView, output: GmView, rstd: GmView) -> None:
-        kept = roots.alloc()
+        root_tile = roots.alloc()
         for index in range(x.rows):
             here = slice(index, index + 1), slice(None)
             loaded = core.load(x_in, x[here])
@@ -190,7 +190,7 @@ def normal(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
                 x_in.free(loaded)
             core.mul(squares, values, values)
             core.read_sum("root", squares)
-            _root_of_row(core, kept[index : index + 1])
+            _root_of_row(core, root_tile[index : index + 1])
             core.emit(BinaryScalar("mul", squares, values, "root"))
             if is_wide:
                 x_in.free(loaded)
@@ -203,13 +203,13 @@ def normal(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
                 core.emit(Cast(out, squares, core.rounding(dtype)))
             core.store(y_out, out, output[here])
             core.barrier("vector")
-        roots.store(kept, rstd)
+        roots.store(root_tile, rstd)
 
     return norm.Kernel(group, begin)
 
 
 def single_row(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
-    """As normal, with the squares of a row where the row itself was.
+    """Like normal, with the squares of a row in the buffer of the row.
 
     ops-nn@e5c3fa9 norm/rms_norm/op_kernel/rms_norm_single_row.h.
     """
@@ -223,7 +223,7 @@ def single_row(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
         core.fetch(gamma, norm.vector_of(p.gamma))
 
     def group(x: GmView, output: GmView, rstd: GmView) -> None:
-        kept = roots.alloc()
+        root_tile = roots.alloc()
         for index in range(x.rows):
             here = slice(index, index + 1), slice(None)
             loaded = core.load(x_in, x[here])
@@ -232,19 +232,19 @@ def single_row(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
             core.mul(squares, values, values)
             core.read_sum("root", squares)
             x_in.free(loaded)
-            _root_of_row(core, kept[index : index + 1])
+            _root_of_row(core, root_tile[index : index + 1])
             core.mul(values, values, "root")
             core.mul(values, values, gamma[: x.columns])
             out = y_out.alloc()[: x.columns]
             core.cast(out, values)
             core.store(y_out, out, output[here])
-        roots.store(kept, rstd)
+        roots.store(root_tile, rstd)
 
     return norm.Kernel(group, begin)
 
 
 PARTIALS = 64
-"""Sums of pieces that the scalar unit adds up together."""
+"""Sums of pieces that the scalar unit adds together."""
 
 
 class Pieces:
@@ -263,11 +263,11 @@ class Pieces:
         self.parts = plan.parts(p.columns)
 
     def group(self, x: GmView, output: GmView, rstd: GmView) -> None:
-        """Rows whose 1 / root is stored together."""
+        """Process rows whose 1 / root is stored together."""
         core, parts = self.core, self.parts
-        kept = self.roots_out.alloc()
-        roots = kept[: x.rows]
-        core.duplicate(kept[: align_up(x.rows, FLOATS_PER_BLOCK)], 0.0)
+        root_tile = self.roots_out.alloc()
+        roots = root_tile[: x.rows]
+        core.duplicate(root_tile[: align_up(x.rows, FLOATS_PER_BLOCK)], 0.0)
         for index in range(x.rows):
             self.add_up(x[index : index + 1, :], roots[index : index + 1])
         core.mul(roots, roots, core.mean)
@@ -280,10 +280,10 @@ class Pieces:
                 core.read_root(roots[index : index + 1])
                 self.scale(loaded, gamma, output[here])
             self.gamma_in.free(gamma)
-        self.roots_out.store(kept, rstd)
+        self.roots_out.store(root_tile, rstd)
 
     def add_up(self, x: GmView, place: Local) -> None:
-        """The sum of squares of a row to *place* `(1,)`, the last piece by itself."""
+        """Write the sum of squares of a row to *place* `(1,)`, with the last piece separate."""
         core, last = self.core, len(self.parts) - 1
         core.alu("add", "sum", 0)
         groups = [range(start, min(start + PARTIALS, last)) for start in range(0, last, PARTIALS)]
@@ -300,7 +300,7 @@ class Pieces:
             core.sync("scalar", "vector")
 
     def square(self, x: GmView, total: Local) -> None:
-        """The sum of squares of a piece to *total* `(1,)`."""
+        """Write the sum of squares of a piece to *total* `(1,)`."""
         core, loaded = self.core, self.core.load(self.x_in, x)
         values, squares = self.values[: x.columns], self.squares[: x.columns]
         if self.is_wide:
@@ -315,7 +315,7 @@ class Pieces:
         core.barrier("vector")
 
     def scale(self, loaded: Local, gamma: Local, output: GmView) -> None:
-        """A piece times register `root` and *gamma*, to *output*."""
+        """Write a piece times register `root` and *gamma* to *output*."""
         core, count = self.core, output.columns
         out, products = self.y_out.alloc()[:count], self.squares[:count]
         if self.is_wide:
@@ -334,8 +334,8 @@ class Pieces:
 def split_d(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
     """Rows in pieces, loaded twice.
 
-    First the sums of up to 64 rows, which the scalar unit adds up; then 1 / root of all of them at
-    once; then their products, a piece of gamma for all rows, the last piece first.
+    First come the sums of up to 64 rows, which the scalar unit adds; then 1 / root of all of them
+    at once; then their products, one piece of gamma for all rows, the last piece first.
 
     ops-nn@e5c3fa9 norm/rms_norm/op_kernel/rms_norm_split_d.h.
     """

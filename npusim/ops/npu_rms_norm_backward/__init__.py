@@ -6,23 +6,23 @@
     dx = T((g - n * mean(g * n)) * rstd)    the mean over the dimensions of gamma; T: the type of x
     dgamma = sum(f32(dy) * n)               over all rows, in fp32
 
-All is fp32, one rounding an operation; T rounds to nearest, ties to even. The mean is a sum times
-fp32(1 / n). Its order, and what is multiplied first, are those of the vendor's kernel, called
-template: 64 running sums in merge_n, the upper half onto the lower one in the others, piece by
-piece in split_d, which has `(dy * n) * gamma` in the mean.
+All is fp32, rounded after each operation; T rounds to nearest, ties to even. The mean is a sum
+times fp32(1 / n). The order of the sum and of its products is that of the vendor's kernel, named by
+template: 64 running sums in merge_n; the upper half added to the lower one in the others, piece by
+piece in split_d, which uses `(dy * n) * gamma` in the mean.
 
 ==========  ================================================================================
 template    what it does
 ==========  ================================================================================
-merge_n     several rows an instruction, which have at most 640 elements
+merge_n     several rows in an instruction, each of at most 640 elements
 normal      a row at a time
 split_d     rows of more than 6080 elements in pieces of 4096, loaded twice
 ==========  ================================================================================
 
-Each core adds its rows up, one after the other, from zero, and then adds what it found to dgamma in
+Each core adds its rows up, one after the other, from zero, and then adds the result to dgamma in
 global memory; split_d does so for 32 rows at a time. Before that, core 0 clears dgamma and all wait
-for it. In which order cores add is not fixed: here the last one, whom the others wait for, is
-first, and then come the others by number. The deterministic mode, which sums in workspace, is not
+for it. The order in which cores add is not fixed: here the last one, for which the others wait, is
+first, followed by the others by index. The deterministic mode, which sums in the workspace, is not
 simulated.
 
 Sources: ops-nn@e5c3fa9 norm/rms_norm_grad, op_kernel (split_n and split_d, high precision) and
@@ -64,7 +64,7 @@ SUPPORT = (
 
 
 def check(contract: ops.Contract) -> norm.Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     dy, x, gamma, rstd = map(contract.operand, ("dy", "x", "gamma", "rstd"))
     norm.check_gamma(contract, x, gamma)
     contract.require(
@@ -98,16 +98,16 @@ def check(contract: ops.Contract) -> norm.Problem:
 # ---- tiling: norm/rms_norm_grad/op_host/rms_norm_grad_tiling.cpp ----
 
 WHOLE_COLUMNS, MERGED_COLUMNS = 6080, 640
-"""Elements of the longest row that is taken whole, and of those of which several are."""
+"""Elements of the longest row that is processed whole, and of rows processed together."""
 PIECE_COLUMNS, GROUP_ROWS = 4096, 32
-"""Columns of a piece of a longer one, and rows that go through all pieces together."""
+"""Columns of a piece of a longer row, and rows that pass through all pieces together."""
 USED_BYTES = 191 * 1024
 COLUMN_BYTES, ROW_BYTES, ELEMENT_BYTES = 10, 268, 24
-"""What merge_n takes for each column, for each row and for each of both."""
+"""Bytes that merge_n needs for each column, for each row and for each element."""
 
 
 def _templates(x: Operand | Array, gamma: Operand | Array) -> tuple[norm.Template, ...]:
-    """Which templates take rows of *x*, and how."""
+    """The templates that accept rows of *x*, and their steps."""
     columns = prod(gamma.shape)
     padded = whole_blocks(columns, norm.element_of(x))
     merged_rows = (USED_BYTES - COLUMN_BYTES * padded) // (ELEMENT_BYTES * padded + ROW_BYTES)
@@ -120,18 +120,18 @@ def _templates(x: Operand | Array, gamma: Operand | Array) -> tuple[norm.Templat
 
 
 def tile(spec: DeviceSpec, p: norm.Problem) -> norm.Plan:
-    """A step is what merge_n loads together, and what goes through the pieces of split_d."""
+    """A step is the rows that merge_n loads or split_d passes through its pieces together."""
     return norm.planned(_templates(p.x, p.gamma), spec, p)
 
 
 # ---- kernel ----
 
 FIRST, LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-"""The orders of what a core does before its rows, and after them."""
+"""The orders of a core's work before its rows, and after them."""
 
 
 def build(spec: DeviceSpec, p: norm.Problem, plan: norm.Plan) -> tuple[Block, ...]:
-    """One block a core: dgamma is cleared, all cores meet, and then each takes its rows."""
+    """Build one block per core: dgamma is cleared, all cores meet, then each processes its rows."""
     core = NormCore("npu_rms_norm_backward", spec, p.mean, p.epsilon)
     kernel = TEMPLATES[str(plan.template)](core, p, plan)
     parts = RowPieces.of(plan.rows_of_core, plan.row_step)
@@ -182,7 +182,7 @@ def oracle(given: ops.Given) -> tuple[Array, Array]:
 
 
 def _runs(spec: DeviceSpec | None, rows: int, taken: norm.Template) -> list[range]:
-    """The rows that are added up before they are added to dgamma, in order."""
+    """The rows that are summed before they are added to dgamma, in order."""
     each = ceil_div(rows, norm.Machine.of(spec).cores)
     step = taken.row_step if taken.name == "split_d" else each
     *starts, last = range(0, rows, each)

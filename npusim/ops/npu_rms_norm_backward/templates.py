@@ -1,4 +1,4 @@
-"""The templates of npu_rms_norm_backward: what the vendor's kernels do with the rows of a core.
+"""The templates of npu_rms_norm_backward: how the vendor's kernels process the rows of a core.
 
 ops-nn@e5c3fa9 norm/rms_norm_grad/op_kernel, rms_norm_grad_split_n_high_precision.h (merge_n and
 normal) and rms_norm_grad_split_d_high_precision.h.
@@ -22,9 +22,9 @@ from npusim.ops import _rms_norm as norm
 from npusim.ops._rms_norm.core import NormCore
 
 LEAST_COLUMNS_A_CORE = 64
-"""Buffers have room for so many elements of each core, which the deterministic mode needs."""
+"""Buffers have at least this many elements for each core, as the deterministic mode needs."""
 READY = 0
-"""The flag by which all cores wait for core 0 to have cleared dgamma."""
+"""The flag by which all cores wait until core 0 has cleared dgamma."""
 ROOT, SUM, MEAN = "root", "sum", "mean"
 """Registers."""
 
@@ -38,7 +38,7 @@ class Rows:
         room = max(rows * self.pitch, plan.block_dim * LEAST_COLUMNS_A_CORE)
         self.roots_at, roots = room, align_up(rows, FLOATS_PER_BLOCK)
         self.x_in = core.vecin(FLOAT32, room + roots, 2)
-        """x, and rstd behind it: the vendor's have queues of their own, and events for both."""
+        """x, followed by rstd: the vendor's kernel has separate queues, and events for both."""
         self.dy_in = core.vecin(FLOAT32, room, 2)
         self.dx_out = core.vecout(FLOAT32, room, 2)
         self.gamma, self.dgamma = (core.tile(FLOAT32, self.pitch) for _ in range(2))
@@ -48,7 +48,7 @@ class Rows:
         return GmView.vector("dgamma", FLOAT32, self.p.columns)[:, start : start + count]
 
     def clear(self) -> None:
-        """dgamma becomes zero, by core 0."""
+        """Let core 0 zero dgamma."""
         core = self.core
         core.duplicate(self.dgamma, 0.0)
         core.sync("vector", "mte3")
@@ -62,7 +62,7 @@ class Rows:
         sync_all(self.core, "mte3", "mte2", READY)
 
     def take_gamma(self, start: int, count: int) -> Local:
-        """Columns of gamma in fp32; what comes before has read those before."""
+        """Load columns of gamma as fp32, after the previous ones have been read."""
         core, element = self.core, self.p.gamma.element
         found, view = self.gamma[: self.pitch], norm.vector_of(self.p.gamma)
         loaded = self._upper(found, element)
@@ -73,13 +73,13 @@ class Rows:
 
     @staticmethod
     def _upper(tile: Local, element: DType) -> Local:
-        """Where *element* is loaded, to become the fp32 of *tile*: its upper half."""
+        """The place in *tile* to load *element*, for conversion to fp32: its upper half."""
         if element is FLOAT32:
             return tile
         return tile.as_dtype(element, 2 * tile.count)[tile.count :]
 
     def load(self, x: GmView, dy: GmView, rstd: GmView | None = None) -> None:
-        """*x* and *dy* on their way to tiles of their queues, and *rstd* with the first."""
+        """Start loading *x* and *dy* into tiles of their queues, and *rstd* with the first."""
         for queue, view in ((self.x_in, x), (self.dy_in, dy)):
             tile = queue.alloc()
             if rstd is not None and queue is self.x_in:
@@ -88,7 +88,7 @@ class Rows:
             queue.enque(tile)
 
     def wide(self, tile: Local, rows: int) -> Local:
-        """What was loaded to *tile*, in fp32, rows a pitch apart."""
+        """What was loaded to *tile*, as fp32, in rows a pitch apart."""
         values = tile[: rows * self.pitch]
         if self.dtype is not FLOAT32:
             self.core.cast(values, self._upper(values, self.dtype))
@@ -106,12 +106,12 @@ class Rows:
     # ---- merge_n and normal ----
 
     def start(self) -> None:
-        """gamma, and a dgamma of zeros."""
+        """Load gamma, and zero the local dgamma."""
         self.take_gamma(0, self.p.columns)
         self.core.duplicate(self.dgamma, 0.0)
 
     def finish(self) -> None:
-        """What all rows of the core add to dgamma."""
+        """Add the sum of all rows of the core to dgamma."""
         self.core.sync("vector", "mte3")
         self.core.store_add(self.dgamma_of(0, self.p.columns), self.dgamma[: self.p.columns])
 
@@ -126,7 +126,7 @@ class Merged(Rows):
         core.claim_tails()
 
     def group(self, dy: GmView, x: GmView, rstd: GmView, dx: GmView) -> None:
-        """The rows of a step."""
+        """Process the rows of a step."""
         core, rows, pitch = self.core, x.rows, self.pitch
         self.load(x, dy, rstd)
         loaded = self.x_in.deque()
@@ -166,7 +166,7 @@ class Single(Rows):
         core.claim_tails()
 
     def group(self, dy: GmView, x: GmView, rstd: GmView, dx: GmView) -> None:
-        """One row."""
+        """Process one row."""
         core = self.core
         self.load(x, dy, rstd)
         loaded = self.x_in.deque()
@@ -194,7 +194,7 @@ class Single(Rows):
 
 
 class Split(Rows):
-    """split_d: some rows, piece by piece, once for their means and once for dx."""
+    """split_d: some rows, piece by piece, once for their means and again for dx."""
 
     def __init__(self, core: NormCore, p: norm.Problem, plan: norm.Plan) -> None:
         super().__init__(core, p, plan, 1)
@@ -204,7 +204,7 @@ class Split(Rows):
         core.claim_tails()
 
     def group(self, dy: GmView, x: GmView, rstd: GmView, dx: GmView) -> None:
-        """The rows of a step."""
+        """Process the rows of a step."""
         core = self.core
         loaded = core.load(self.rstd_in, rstd)
         means = self.means[: x.rows]
@@ -222,11 +222,11 @@ class Split(Rows):
         return tuple(view[row : row + 1, part] for view in views)
 
     def read(self, register: str, numbers: Local, row: int) -> None:
-        """The number of a row to *register*."""
+        """Read the value of a row into *register*."""
         self.core.get_value(register, numbers[row : row + 1])
 
     def sum(self, part: slice, dy: GmView, x: GmView, roots: Local) -> None:
-        """What a piece of all rows adds to dgamma, and its part of their means, in `sums`."""
+        """Add a piece of all rows to dgamma, and its part of their means to `sums`."""
         core, count = self.core, part.stop - part.start
         gamma = self.take_gamma(part.start, count)[:count]
         dgamma = self.dgamma[:count]
@@ -254,7 +254,7 @@ class Split(Rows):
         core.sync("vector", "mte2")
 
     def scale(self, part: slice, dy: GmView, x: GmView, roots: Local, dx: GmView) -> None:
-        """dx of a piece of all rows."""
+        """Compute dx for a piece of all rows."""
         core, count = self.core, part.stop - part.start
         gamma = self.take_gamma(part.start, count)[:count]
         for row in range(x.rows):

@@ -10,16 +10,16 @@
     y[2 * j]     = x[2 * j] * r1[2 * j] - x[2 * j + 1] * r2[2 * j]
     y[2 * j + 1] = x[2 * j + 1] * r1[2 * j + 1] + x[2 * j] * r2[2 * j + 1]
 
-*r1* holds cosines and *r2* sines. All is float32, each product and each sum rounded by itself, then
-one rounding to the type of x, to nearest, ties to even. The halves of r1 and r2 need not be equal.
-r1 and r2 of float32 are cast to a 16-bit type of x first, by separate kernels.
+*r1* holds cosines and *r2* sines. All is float32, rounded after each product and each sum, and
+finally to the type of x, to nearest, ties to even. The halves of r1 and r2 need not be equal. r1
+and r2 of float32 are cast to a 16-bit type of x first, by separate kernels.
 
 On Atlas inference torch_npu runs another kernel, RotaryMul, for halves of four-dimensional tensors
-whose width is a multiple of 64: float16 is calculated in float16 there, with a rounding for the
-negative sine, each product and the sum, and a step that finds NaN gives 0 (assumed).
+whose width is a multiple of 64: float16 is calculated in float16 there, rounded for the negative
+sine, each product and the sum, and a step with a NaN operand gives 0 (assumed).
 
 Sources: ops-transformer@c29bc10 posembedding/rotary_position_embedding, op_kernel and op_host, and
-the operator's document (torch_npu-npu_rotary_mul.md). Of Atlas inference: op-plugin@517f2e7
+the operator's document (torch_npu-npu_rotary_mul.md). For Atlas inference: op-plugin@517f2e7
 op_plugin/ops/aclops/RotaryMulKernelNpu.cpp, and the kernel of CANN 8.1.RC1 as published in
 leideng/CANN-8.1.RC1@551ed27 (tbe/impl/dynamic/rotary_mul.py), whose tiling is closed.
 """
@@ -38,9 +38,9 @@ from npusim.ops.npu_rotary_mul.kernel import build
 
 
 def oracle(given: ops.Given) -> Array:
-    """self `(..., width)` turned by the cosines r1 and the sines r2, which broadcast to it.
+    """self `(..., width)` rotated by the cosines r1 and the sines r2, which broadcast to it.
 
-    Those come to the dtype of self first. Products and sum are rounded to float32 one by one, the
+    The latter are cast to the dtype of self first. Products and sum are rounded to float32, the
     sum then to the dtype of self; on Atlas inference each of them to that.
     """
     vectors = given.self
@@ -61,7 +61,7 @@ def oracle(given: ops.Given) -> Array:
 
 
 def _in_its_type(given: ops.Given, x: Array, cos: Array, sin: Array) -> Array:
-    """Halves turned with each step rounded to the type of self."""
+    """Rotate halves, rounding each step to the type of self."""
 
     def rounded(values: Array) -> Array:
         return given.rounded(values, given.self.dtype).astype(np.float32)
@@ -73,7 +73,7 @@ def _in_its_type(given: ops.Given, x: Array, cos: Array, sin: Array) -> Array:
 
 
 def _prologue(p: Problem, arguments: dict[str, Any]) -> tuple[tuple[str, dict[str, Any]], ...]:
-    """torch_npu casts r1 and r2 to the type of x (op-plugin@517f2e7,
+    """Let torch_npu cast r1 and r2 to the type of x (op-plugin@517f2e7,
     RotaryMulKernelNpuOpApi.cpp)."""
     if not p.casts:
         return ()

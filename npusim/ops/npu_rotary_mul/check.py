@@ -1,7 +1,7 @@
-"""What npu_rotary_mul accepts, which axes of its tensors are which, and how it is split.
+"""What npu_rotary_mul accepts, the roles of its tensors' axes, and how it is split.
 
-Every layout of the document comes down to one picture: *groups* of *lines*, of which each has
-vectors of several heads, which turn by the same cosines and sines.
+Every layout of the document reduces to one form: *groups* of *lines*, each of which has vectors of
+several heads, which are rotated by the same cosines and sines.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from npusim.ops import _vocabulary as ops
 from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, alike
 
 MAX_WIDTH = 896
-"""Longest vector: the tiling refuses longer ones (rope_rotate_half_tiling.cpp). The document
-takes shorter ones only for interleave."""
+"""Longest vector: the tiling refuses longer ones (rope_rotate_half_tiling.cpp). For interleave the
+document only accepts shorter ones."""
 MAX_HEADS = 1000
-"""A line has fewer heads, for interleave (the operator's document)."""
+"""A line has fewer heads than this for interleave (the operator's document)."""
 HALF, INTERLEAVE = "half", "interleave"
 MODES = (HALF, INTERLEAVE)
 
@@ -40,10 +40,10 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """Which vectors of x turn by which line of r1 and r2.
+    """The line of r1 and r2 by which each vector of x is rotated.
 
-    Vector number `group * group_step + outer * outer.step + inner * inner.step + line * line_step`
-    of x turns by line number `group * lines + line`, or by the only one.
+    Vector index `group * group_step + outer * outer.step + inner * inner.step + line * line_step`
+    of x is rotated by line index `group * lines + line`, or by the only one.
     """
 
     groups: int
@@ -53,7 +53,7 @@ class Axes:
     outer: Heads
     inner: Heads = Heads(1, 1)
     is_single: bool = False
-    """Whether all vectors turn by the same line."""
+    """Whether all vectors are rotated by the same line."""
     fits_interleaving: bool = False
     """Whether the document has the layout for interleave; such vectors of a line then lie in
     *outer.count* runs, of *inner.count* vectors each."""
@@ -67,7 +67,7 @@ class Problem(ops.Problem):
     width: int
     axes: Axes
     is_interleaved: bool
-    """Whether neighbours turn, in place of halves."""
+    """Whether neighbours form the pairs, instead of halves."""
     casts: bool
     """Whether r1 and r2 came in float32 and are cast to the type of x first."""
 
@@ -96,12 +96,12 @@ SUPPORT = (
     ),
 )
 WIDTH_UNIT_310P = 64
-"""torch_npu runs RotaryMul for multiples of this width alone (op-plugin@517f2e7,
+"""torch_npu runs RotaryMul only for multiples of this width (op-plugin@517f2e7,
 RotaryMulKernelNpu.cpp)."""
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     x, cos, sin = contract.operand("self"), contract.operand("r1"), contract.operand("r2")
     mode = contract.choice("rotary_mode")
     if contract.spec.series in ATLAS_INFERENCE:
@@ -144,7 +144,7 @@ def check(contract: ops.Contract) -> Problem:
 
 
 def _check_310p(contract: ops.Contract, x: Operand) -> None:
-    """What RotaryMul takes; torch_npu makes other widths of several kernels."""
+    """Check the limits of RotaryMul; torch_npu composes other widths from several kernels."""
     series = contract.spec.series
     contract.require(
         len(x.shape) == 4,
@@ -160,7 +160,7 @@ def _check_310p(contract: ops.Contract, x: Operand) -> None:
 
 
 def as_type(dtype: DType, operand: Operand) -> Operand:
-    """*operand* cast to *dtype*, as a kernel of its own does first: to nearest, ties to even."""
+    """*operand* cast to *dtype*, like by a preceding separate kernel: to nearest, ties to even."""
     if operand.element is dtype:
         return operand
     with np.errstate(over="ignore", invalid="ignore"):
@@ -169,15 +169,15 @@ def as_type(dtype: DType, operand: Operand) -> Operand:
 
 
 def axes_of(x: tuple[int, ...], r: tuple[int, ...], *, is_interleaved: bool) -> Axes | None:
-    """How x, `(a, b, c, width)` or `(tokens, heads, width)`, and r go together; None if not at all.
+    """How x, `(a, b, c, width)` or `(tokens, heads, width)`, and r match; None if they do not.
 
-    The shape of r decides: for BNSD 11SD and B1SD, for BSND 1S1D and BS1D, for SBND S11D
-        and SB1D, for TND T1D (rope_rotate_half_tiling.cpp). The first that fits is taken.
+    The shape of r decides: for BNSD 11SD and B1SD, for BSND 1S1D and BS1D, for SBND S11D and SB1D,
+    for TND T1D (rope_rotate_half_tiling.cpp). The first that fits is taken.
     """
     if len(r) != len(x) or r[-1] != x[-1]:
         return None
     if len(x) == 3:
-        # Tokens are the lines, as S is in SBND.
+        # Tokens are the lines, like S in SBND.
         x, r = (x[0], 1, *x[1:]), (r[0], 1, *r[1:])
     a, b, c = x[:3]
     layouts = (
@@ -199,11 +199,11 @@ def axes_of(x: tuple[int, ...], r: tuple[int, ...], *, is_interleaved: bool) -> 
 
 # ---- tiling: ops-transformer@c29bc10 posembedding/rotary_position_embedding/op_host ----
 
-KEPT_BYTES = 2048
-"""Bytes of the unified buffer that are left alone (rope_rotate_half_tiling.cpp)."""
+RESERVED_BYTES = 2048
+"""Bytes of the unified buffer that are left unused (rope_rotate_half_tiling.cpp)."""
 FLOAT_BUFFERS, HALF_BUFFERS = 8, 24
-"""What the buffers of a line take, in lines of the input: of float32, and of 16 bits, which are
-widened (the same file)."""
+"""The buffers of a line, in lines of the input: for float32, and for 16 bits, which are widened
+(the same file)."""
 
 REASONS = {
     "split_s": "the buffer holds all vectors of a line",
@@ -223,7 +223,7 @@ class Plan(ops.Plan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterleavedPlan(Plan):
-    """The vectors of a line of so many batches and heads are turned together."""
+    """The vectors of a line in this many batches and heads are rotated together."""
 
     batch_step: int
     head_step: int
@@ -241,7 +241,7 @@ COUPLED_BUFFERS = 4
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan | CoupledPlan:
-    """Lines are dealt out evenly; as many are loaded together as the buffers hold."""
+    """Lines are split evenly; as many are loaded together as the buffers hold."""
     if spec.series in ATLAS_INFERENCE:
         return _coupled(spec, p)
     if p.is_interleaved:
@@ -249,7 +249,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan | CoupledPlan:
     cores = min(p.axes.lines, len(spec.vector_cores))
     dtype = p.x.element
     buffers = HALF_BUFFERS if dtype.bits == 16 else FLOAT_BUFFERS
-    room = (spec.cores[spec.vector_kinds[0]].usable_bytes("ub") - KEPT_BYTES) // buffers
+    room = (spec.cores[spec.vector_kinds[0]].usable_bytes("ub") - RESERVED_BYTES) // buffers
     lines = tuple(len(share(p.axes.lines, cores, core)) for core in range(cores))
     step = room // dtype.nbytes(2 * whole_blocks(p.width // 2, dtype))
     return Plan(block_dim=cores, lines_of_core=lines, line_step=min(step, lines[0]))
@@ -257,10 +257,10 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan | CoupledPlan:
 
 def _coupled(spec: DeviceSpec, p: Problem) -> CoupledPlan:
     """The tiling of RotaryMul is closed. Assumed: an even share of the lines for each AI core, in
-    tasks that the buffers hold, and whose lines are no more than a repeat count says."""
+    tasks that fit the buffers, with no more lines than a repeat count can express."""
     core, lines = spec.cores[spec.vector_kinds[0]], p.axes.lines
     vectors_bytes = p.x.element.nbytes(COUPLED_BUFFERS * p.width)
-    # The one line that all turn by has a buffer apart.
+    # A single line for all vectors has a separate buffer.
     most = core.usable_bytes("ub") // vectors_bytes - int(p.axes.is_single)
     step = min(most, MAX_REPEATS, ceil_div(lines, core.count))
     return CoupledPlan(block_dim=min(core.count, ceil_div(lines, step)), line_step=step)
@@ -275,10 +275,10 @@ def _interleaved(spec: DeviceSpec, p: Problem) -> InterleavedPlan:
     lines = tuple(len(share(p.axes.lines, cores, core)) for core in range(cores))
     dtype, batches, heads = p.x.element, p.axes.outer.count, p.axes.inner.count
     pitch = whole_blocks(p.width, dtype)
-    # x, cosines and result of its type; then all of them, or what is looked up, as float32.
+    # x, cosines and result in its type; then all of them, or the gathered values, as float32.
     vector_bytes = 3 * dtype.nbytes(pitch) + FLOAT32.nbytes(pitch) * (3 if dtype.bits == 16 else 1)
     place_bytes = FLOAT32.nbytes(pitch)
-    room = spec.cores[spec.vector_kinds[0]].usable_bytes("ub") - KEPT_BYTES
+    room = spec.cores[spec.vector_kinds[0]].usable_bytes("ub") - RESERVED_BYTES
     left = room - heads * place_bytes
     line_step = max(0, left) // (batches * heads * vector_bytes)
     if line_step:

@@ -1,9 +1,9 @@
 """The program that each AI core of 310P runs for npu_rotary_mul: the kernel RotaryMul.
 
 leideng/CANN-8.1.RC1@551ed27 tbe/impl/dynamic/rotary_mul.py, for float16 and float32, in their own
-type. Its buffers are single, and its compiler sets the flags. Assumed: that it sets those which the
-buffers need and no others, that one line of all vectors is a mode apart, which repeats the line in
-the buffer, and that lines of S11D come as those of 1S1D do.
+type. Its buffers are single, and its compiler sets the flags. Assumed: that it sets the flags which
+the buffers need and no others, that a single line for all vectors is a separate mode, which repeats
+the line in the buffer, and that lines of S11D are loaded like those of 1S1D.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class CoupledHalves:
         self.cos, self.sin = core.tile(dtype, count), core.tile(dtype, count)
         self.x, self.turned = core.tile(dtype, count), core.tile(dtype, count)
         self.lines = [core.tile(dtype, p.width) for _ in range(2)] if p.axes.is_single else None
-        """Where the line that serves all vectors comes."""
+        """The buffers into which the single line for all vectors is loaded."""
 
     def take(self, count: int, cos: GmView, sin: GmView) -> None:
-        """Load *cos* and *sin*, for each of *count* lines or one for all, and negate sines."""
+        """Load *cos* and *sin*, for each of *count* lines or one for all, and negate the sines."""
         core, total = self.core, count * self.width
         if self.lines is None:
             for tile, view in ((self.cos, cos), (self.sin, sin)):
@@ -42,7 +42,7 @@ class CoupledHalves:
         negate_left(core, self.sin[:total], self.width)
 
     def head(self, x: GmView, output: GmView) -> None:
-        """*x* `(count, width)` to *output*."""
+        """Rotate *x* `(count, width)` to *output*."""
         core, total, width = self.core, x.rows * self.width, self.width
         values, turned = self.x[:total], self.turned[:total]
         core.fetch(values, x)
@@ -54,9 +54,9 @@ class CoupledHalves:
         is_one_run = output.rows == 1 or output.pitch == width
         to, pitch_bytes = (output.flat, 0) if is_one_run else (output, output.row_bytes)
         core.data_copy(to.operand, values, pitch_bytes)
-        # The next vectors come to where these are stored from.
+        # The next vectors are loaded to where these are stored from.
         core.sync("mte3", "mte2")
 
     def drop(self) -> None:
-        """The next cosines and sines wait until all heads of these have turned."""
+        """Let the next cosines and sines wait until all heads with these are rotated."""
         self.core.sync("vector", "mte2")

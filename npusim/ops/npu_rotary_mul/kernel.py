@@ -1,13 +1,13 @@
-"""The program that each core runs for npu_rotary_mul, where halves turn and where neighbours do.
+"""The program that each core runs for npu_rotary_mul, for rotation of halves and of neighbours.
 
-A core has lines of cosines and sines and turns all vectors of x that belong to them.
+A core has lines of cosines and sines and rotates all vectors of x that belong to them.
 
 ops-transformer@c29bc10 posembedding/rotary_position_embedding/op_kernel, rotate_half_base.h,
-rotate_half_bf16.h, rotate_half.h and rotate_interleaved_split_s.h. Assumed of halves: that float32
-vectors exchange them in the buffer of the result, that halves which are no whole blocks are copied
-one by one, and that a line which serves all others is repeated by copies within the buffer; of
-neighbours: that a product with (-1, 1) takes as long as one with -1 that a mask leaves out of every
-other lane, and that lines are loaded once more for each part of their vectors.
+rotate_half_bf16.h, rotate_half.h and rotate_interleaved_split_s.h. Assumed for halves: that float32
+vectors exchange them in the buffer of the result, that halves which are not whole blocks are copied
+one by one, and that a single line for all others is repeated by copies within the buffer; for
+neighbours: that a product with (-1, 1) takes as long as one with -1 whose mask skips every other
+lane, and that lines are loaded again for each part of their vectors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PLACE, MINUS_ONE = "place", "minus_one"
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan | CoupledPlan) -> tuple[Block, ...]:
-    """Runs of lines for each core; those with as many share their program."""
+    """Runs of lines for each core; runs of equal length share their program."""
     core = VectorCore("npu_rotary_mul", spec)
     x, cos, sin = (
         GmView.of(operand.name, operand.element, operand.spec.size // p.width, p.width)
@@ -50,7 +50,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan | CoupledPlan) -> tuple[Block
 
 
 def _pieces(plan: Plan) -> Integers:
-    """The core, the first line and the lines of each piece, `(3, pieces)`."""
+    """The core, the first line and the number of lines of each piece, `(3, pieces)`."""
     starts = np.cumsum([0, *plan.lines_of_core]).tolist()
     found = [
         (core, starts[core] + first, count)
@@ -66,7 +66,7 @@ def _pieces(plan: Plan) -> Integers:
 def _build_halves(
     halves: Halves | CoupledHalves, p: Problem, found: Integers, views: tuple[GmView, ...]
 ) -> tuple[Block, ...]:
-    """Each group goes piece after piece of lines: they come, and then head after head turns.
+    """For each piece of lines of each group: load them, then rotate head after head.
 
     *found* has the core, the first line and the lines of each piece.
     """
@@ -84,7 +84,7 @@ def _build_halves(
     each, outer, inner = (part.ravel() for part in np.mgrid[tuple(map(slice, sizes))])
     vector = group[each] * axes.group_step + first[piece[each]] * axes.line_step
     vector += outer * axes.outer.step + inner * axes.inner.step
-    # The vectors of a head are those of lines that follow each other.
+    # The vectors of a head are those of consecutive lines.
     heads = [
         replace(
             GmViews.of(view, vector, 0, 1, p.width),
@@ -98,7 +98,7 @@ def _build_halves(
 
 
 class Halves:
-    """The buffers of a core and its stages; the halves of a vector begin at their own blocks."""
+    """The buffers of a core and its stages; each half of a vector starts at a block."""
 
     def __init__(self, core: VectorCore, p: Problem, plan: Plan) -> None:
         self.core, dtype = core, p.x.element
@@ -108,9 +108,9 @@ class Halves:
         self.x, self.cos, self.sin = (core.vecin(dtype, count, 2) for _ in range(3))
         self.y = core.vecout(dtype, count, 2)
         self.wide: dict[TileQueue, Local] = {}
-        """Where what a queue brings becomes float32, if it is not."""
+        """The float32 buffers for what a queue loads, if it is not float32."""
         self.turned: Local | None = None
-        """Where its halves change places then; float32 uses the buffer of the result."""
+        """The buffer in which the halves are exchanged then; float32 uses the result's."""
         if dtype is not FLOAT32:
             for queue in (self.x, self.cos, self.sin):
                 self.wide[queue] = core.tile(FLOAT32, count)
@@ -124,7 +124,7 @@ class Halves:
         for queue, tile in zip((self.cos, self.sin), loaded, strict=True):
             done = self._widen(queue, tile, cos.rows * self.line).count
             plane = self._held(queue, count * self.line)
-            # One line for all: what is there is copied behind itself until it is enough.
+            # A single line for all: what is there is copied to its end until it is enough.
             while done < plane.count:
                 more = min(done, plane.count - done)
                 self.core.copy(plane.at(done, more), plane.at(0, more))
@@ -132,25 +132,25 @@ class Halves:
         negate_left(self.core, self._held(self.sin, count * self.line), self.line)
 
     def drop(self) -> None:
-        """All heads of the lines have turned."""
+        """Signal that all heads of the lines are rotated."""
         for queue in (self.cos, self.sin):
             for tile in queue.in_use:
                 queue.free(tile)
 
     def _held(self, queue: TileQueue, count: int) -> Local:
-        """What *queue* has brought for good, as float32."""
+        """The resident tile of *queue*, as float32."""
         return (self.wide[queue] if queue in self.wide else queue.in_use[0])[:count]
 
     # ---- vectors ----
 
     def head(self, x: GmView, output: GmView) -> None:
-        """*x* `(count, width)` to *output*, by the cosines and sines `(count, 2, half)`."""
+        """Rotate *x* `(count, width)` to *output*, by the cosines and sines `(count, 2, half)`."""
         core, count = self.core, x.rows * self.line
         cos, sin = self._held(self.cos, count), self._held(self.sin, count)
         tile = self._load(self.x, x)
         values = self._widen(self.x, tile, count)
         out = self.y.alloc()
-        # (count, 2, half): the halves of x, changed
+        # (count, 2, half): the halves of x, exchanged
         turned = (out if self.turned is None else self.turned)[:count]
         exchange(core, turned, values, self.line)
         core.mul(values, values, cos)
@@ -177,9 +177,9 @@ class Halves:
         return queue.deque()
 
     def _parts(self, view: GmView, tile: Local) -> Iterator[tuple[GmView, Local, int]]:
-        """What one copy moves each: a part of *view*, where it is in *tile*, and its pitch there.
+        """The part of *view* that each copy moves, its location in *tile*, and its pitch there.
 
-        Vectors whose halves are whole blocks move in one.
+        Vectors whose halves are whole blocks move in one copy.
         """
         width = view.columns if view.columns == self.line else view.columns // 2
         for side, column in enumerate(range(0, view.columns, width)):
@@ -190,7 +190,7 @@ class Halves:
     def _widen(self, queue: TileQueue, tile: Local, count: int) -> Local:
         """The first *count* elements of *tile* of *queue* as float32.
 
-        Frees *tile* unless it is where they are.
+        Frees *tile* unless they are in it.
         """
         if queue not in self.wide:
             return tile[:count]
@@ -206,7 +206,7 @@ class Halves:
 def _build_interleaved(
     core: VectorCore, p: Problem, plan: InterleavedPlan, views: tuple[GmView, ...]
 ) -> tuple[Block, ...]:
-    """Piece after piece of lines, and of each parts of its batches and heads."""
+    """For each piece of lines, process parts of its batches and heads."""
     neighbours, axes = Neighbours(core, p, plan), p.axes
     cores, first, count = _pieces(plan)
     batches = np.array([*pieces(axes.outer.count, plan.batch_step)])
@@ -225,8 +225,7 @@ class Neighbours:
     """The buffers of a core and its stages.
 
     A piece of x is `(batches, lines, heads, width)`, and the cosines of a line are repeated for
-    each head and batch; sines then use their buffer. Neighbours change places by one Gather for the
-    heads of a line.
+    each head and batch; sines reuse their buffer. One Gather exchanges a line's neighbours.
     """
 
     def __init__(self, core: VectorCore, p: Problem, plan: InterleavedPlan) -> None:
@@ -240,14 +239,14 @@ class Neighbours:
         self.swapped = core.tile(FLOAT32, count)
         self.wide_x: Local | None = None
         self.wide_angles: Local | None = None
-        """Where what comes in becomes float32, if it is not."""
+        """The float32 buffer for what is loaded, if it is not float32."""
         if self.dtype is not FLOAT32:
             self.wide_x, self.wide_angles = core.tile(FLOAT32, count), core.tile(FLOAT32, count)
         self.places = core.tile(INT32, heads * self.pitch)
         self.signs = core.tile(FLOAT32, FLOATS_PER_REPEAT)
 
     def begin(self) -> None:
-        """Where the neighbour of each element of a line is, in bytes; and -1 and 1 in turn."""
+        """Write the byte offset of each element's neighbour in a line; and alternate -1 and 1."""
         core, places = self.core, self.places
         for number in range(BY_SCALAR):
             core.alu("add", PLACE, FLOAT32.nbytes(number ^ 1))
@@ -264,7 +263,7 @@ class Neighbours:
     def turn(
         self, batches: int, heads: int, x: GmView, output: GmView, cos: GmView, sin: GmView
     ) -> None:
-        """*heads* vectors of each line of *batches* batches, from the first of *x* on."""
+        """Rotate *heads* vectors of each line of *batches* batches, from the first of *x* on."""
         core, rows, line = self.core, cos.rows * heads, heads * self.pitch
         count = batches * rows * self.pitch
         tile = self.x.alloc()
@@ -282,7 +281,7 @@ class Neighbours:
             for start in range(0, count, line):
                 core.gather(b.at(start, line), values.at(start, line), self.places[:line])
         self._free(self.x, x_tile)
-        # x is no longer needed: its room takes the sines.
+        # x is no longer needed: its space is reused for the sines.
         angles, held = self._angles(sin, batches, heads, self.wide_x)
         core.mul(b, b, angles)
         self._free(self.angles, held)
@@ -297,7 +296,7 @@ class Neighbours:
         self.y.free(out)
 
     def _negate(self, b: Local) -> None:
-        """The first, third, ... of *b*."""
+        """Negate the first, third, ... element of *b*."""
         core, whole = self.core, b.count // FLOATS_PER_REPEAT * FLOATS_PER_REPEAT
         with core.independent():
             if whole:
@@ -317,7 +316,7 @@ class Neighbours:
             yield view[first : first + rows, :], tile.at(batch * rows * self.pitch, count)
 
     def _pitch_bytes(self, rows: int, vectors: int = 1) -> int:
-        """From one of *rows* of some *vectors* to the next in the buffer."""
+        """The pitch of *rows* of *vectors* each in the buffer, in bytes."""
         return self.dtype.nbytes(vectors * self.pitch) if rows > 1 else 0
 
     def _angles(
@@ -343,7 +342,7 @@ class Neighbours:
     def _float32(
         self, queue: TileQueue, wide: Local | None, tile: Local, count: int
     ) -> tuple[Local, Local | None]:
-        """*count* elements of *tile* as float32, in *wide*; without it they are, and it is held.
+        """*count* elements of *tile* as float32, in *wide*; if that is None they are already.
 
         Returns them and the tile that must be freed after them.
         """

@@ -5,22 +5,22 @@
     g: the gradient of npu_rotary_mul's output      s = g * r2
     rotary_mode half                                half = width / 2
     output = turned + g * r1,  turned[j] = s[j + half],  turned[j + half] = s[j] * -1
-    r1_grad = sum(x * g)                            over all vectors that turn by the line
+    r1_grad = sum(x * g)                            over all vectors that the line rotates
     r2_grad = sum(turned * g), turned[j] = x[j + half] * -1, turned[j + half] = x[j]
 
-    rotary_mode interleave: the same of neighbours, 2 * j and 2 * j + 1, in place of halves
+    rotary_mode interleave: the same with neighbours, 2 * j and 2 * j + 1, instead of halves
 
-All is float32, each product and each sum rounded by itself, then one rounding to the type of self,
-to nearest, ties to even. Sums are those of one vector after the other, from zero. r1 and r2 of
-float32 are cast to a 16-bit type of self first, by separate kernels.
+All is float32, rounded after each product and each sum, and finally to the type of self, to
+nearest, ties to even. Sums add one vector after the other, from zero. r1 and r2 of float32 are cast
+to a 16-bit type of self first, by separate kernels.
 
-torch_npu asks for the gradients of r1 and r2 where one of them needs one; without *needs_angles*
-the kernel finds that of self alone, and the others are not written.
+torch_npu requests the gradients of r1 and r2 if either is needed; without *needs_angles* the kernel
+computes only that of self, and the others are not written.
 
 Sources: ops-transformer@3a280bc posembedding/rotary_position_embedding_grad, op_kernel
 rotate_half_grad.h and op_host rope_half_grad_tiling.cpp; op-plugin@517f2e7
-RotaryMulBackwardKernelNpuOpApi.cpp. Of interleave the kernel, rope_interleaved_grad_splits.h, was
-not read: that it goes as the other one, and changes neighbours by Gather, is assumed.
+RotaryMulBackwardKernelNpuOpApi.cpp. The kernel for interleave, rope_interleaved_grad_splits.h, was
+not read: that it works like the other one, and exchanges neighbours by Gather, is assumed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def oracle(given: ops.Given) -> tuple[Array, Array, Array]:
 
 
 def _turned(x: Array, is_interleaved: bool) -> Array:
-    """The second half in place of the first one, and the first one negated in place of it."""
+    """The second half in place of the first one, and the negated first one in its place."""
     found = np.empty_like(x)
     half = x.shape[-1] // 2
     left, right = (
@@ -81,7 +81,7 @@ def _turned(x: Array, is_interleaved: bool) -> Array:
 
 
 def _prologue(p: Problem, arguments: dict[str, Any]) -> tuple[tuple[str, dict[str, Any]], ...]:
-    """torch_npu casts r1 and r2 to the type of self."""
+    """Let torch_npu cast r1 and r2 to the type of self."""
     dtype = p.output.dtype
     return tuple(("cast", {"x": arguments[name], "dtype": dtype}) for name in p.casts)
 

@@ -47,11 +47,11 @@ class Problem(ops.Problem):
     is_interleaved: bool
     needs_angles: bool
     casts: tuple[str, ...]
-    """Which of r1 and r2 came in float32 and are cast to the type of self first."""
+    """Those of r1 and r2 that came in float32 and are cast to the type of self first."""
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     grad, x, cos, sin = map(contract.operand, ("grad", "self", "r1", "r2"))
     mode = contract.choice("rotary_mode")
     contract.require(
@@ -96,23 +96,23 @@ def check(contract: ops.Contract) -> Problem:
 
 # ---- tiling: op_host/rope_half_grad_tiling.cpp ----
 
-KEPT_BYTES = 20 * 1024
-"""Bytes of the unified buffer that are left alone."""
+RESERVED_BYTES = 20 * 1024
+"""Bytes of the unified buffer that are left unused."""
 TENSORS = {True: ((7, 5), (7, 9)), False: ((4, 3), (4, 7))}
-"""Whether all gradients are wanted -> for float32 and for 16 bits: tensors of that type in the
+"""Whether all gradients are needed -> for float32 and for 16 bits: tensors of that type in the
 buffer, and of float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Each core has as many lines, the last one what is left, and takes some at a time."""
+    """Each core has equally many lines, the last one the rest, and processes some at a time."""
 
     lines_of_core: int
     line_step: int
 
 
 def line_of(p: Problem) -> int:
-    """Elements from vector to vector in the buffer; halves begin at blocks."""
+    """Elements between vectors in the buffer; halves start at blocks."""
     dtype = p.output.element
     return (
         whole_blocks(p.width, dtype) if p.is_interleaved else 2 * whole_blocks(p.width // 2, dtype)
@@ -120,11 +120,11 @@ def line_of(p: Problem) -> int:
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Even shares of lines, of which as many come together as the buffer holds in whole repeats."""
+    """Even shares of lines, of which as many are loaded together as fit in whole repeats."""
     core, dtype, line = spec.cores[spec.vector_kinds[0]], p.output.element, line_of(p)
     own, wide = TENSORS[p.needs_angles][dtype is not FLOAT32]
     element_bytes = own * dtype.nbytes(1) + wide * FLOAT32.nbytes(1)
-    room = (core.usable_bytes("ub") - KEPT_BYTES) // element_bytes
+    room = (core.usable_bytes("ub") - RESERVED_BYTES) // element_bytes
     unit = line if p.width % FLOATS_PER_REPEAT == 0 else int(np.lcm(line, FLOATS_PER_REPEAT))
     each = ceil_div(p.axes.lines, len(spec.vector_cores))
     return Plan(

@@ -1,6 +1,6 @@
 """The program that each core runs for npu_rotary_mul_backward.
 
-A core has lines of cosines and sines, and goes through all vectors that turn by them.
+A core has lines of cosines and sines, and processes all vectors that they rotate.
 
 ops-transformer@3a280bc posembedding/rotary_position_embedding_grad/op_kernel/rotate_half_grad.h.
 """
@@ -35,7 +35,7 @@ class Turned:
         self.negated, self.product, self.turned = (core.tile(FLOAT32, count) for _ in range(3))
         self.sums = [core.tile(FLOAT32, count) for _ in outputs[1:]]
         self.wide: dict[str, Local] = {}
-        """Where what comes in becomes float32, if it is not, and the gradient of self."""
+        """float32 buffers for what is loaded in another type, and for the gradient of self."""
         if self.dtype is not FLOAT32:
             self.wide = {name: core.tile(FLOAT32, count) for name in ("grad", "r1", "r2", "output")}
         if p.is_interleaved:
@@ -43,7 +43,7 @@ class Turned:
             self.signs = core.tile(FLOAT32, FLOATS_PER_REPEAT)
 
     def begin(self) -> None:
-        """Where the neighbour of each element of a vector is, in bytes; and 1 and -1 in turn."""
+        """Write the byte offset of each element's neighbour in a vector; and alternate 1 and -1."""
         if not self.p.is_interleaved:
             return
         core, places = self.core, self.places
@@ -59,7 +59,7 @@ class Turned:
         core.sync("scalar", "vector")
 
     def take(self, cos: GmView, sin: GmView) -> None:
-        """Load lines of cosines and sines, as float32, and begin their sums."""
+        """Load lines of cosines and sines, as float32, and start their sums."""
         for name, view in (("r1", cos), ("r2", sin)):
             tile = self._load(name, view)
             if name in self.wide:
@@ -69,7 +69,7 @@ class Turned:
             self.core.duplicate(each[: cos.rows * self.line], 0.0)
 
     def head(self, grad: GmView, x: GmView, output: GmView) -> None:
-        """What a vector of each line adds, `(lines, width)`."""
+        """Process a vector of each line, `(lines, width)`."""
         core, count = self.core, grad.rows * self.line
         loaded = self._load("grad", grad)
         values = self._load("self", x) if self.p.needs_angles else None
@@ -98,7 +98,7 @@ class Turned:
             self.queues["grad"].free(loaded)
 
     def _add(self, loaded: Local, g: Local, count: int) -> None:
-        """What these vectors add to the gradients of cosines and sines."""
+        """Add these vectors' terms to the gradients of cosines and sines."""
         core, (of_cos, of_sin) = self.core, (each[:count] for each in self.sums)
         product, negated, turned = (
             tile[:count] for tile in (self.product, self.negated, self.turned)
@@ -117,7 +117,7 @@ class Turned:
         core.add(of_sin, products, of_sin)
 
     def give(self, of_cos: GmView, of_sin: GmView) -> None:
-        """All vectors of the lines have been added: store their sums, and free the lines."""
+        """Store the sums of the lines once all vectors are added, and free the lines."""
         count = of_cos.rows * self.line
         names = ("r1_grad", "r2_grad") if self.p.needs_angles else ()
         for name, sums, view in zip(names, self.sums, (of_cos, of_sin), strict=False):
@@ -129,9 +129,9 @@ class Turned:
                 self.queues[name].free(tile)
 
     def _turn(self, dst: Local, first: Local, second: Local) -> None:
-        """The right halves of *first*, then the left ones of *second*, which is it times -1.
+        """Write the right halves of *first*, then the left ones of *second*, which is -*first*.
 
-        Or the neighbours of *first*, of which every second one is negated.
+        Or the neighbours of *first*, every second one negated.
         """
         core = self.core
         if self.p.is_interleaved:
@@ -154,7 +154,7 @@ class Turned:
                     core.copy(to, of)
 
     def _float32(self, name: str, count: int) -> Local:
-        """What the queue *name* has brought, as float32."""
+        """What the queue *name* has loaded, as float32."""
         return (self.wide[name] if self.wide else self.queues[name].only)[:count]
 
     def _load(self, name: str, view: GmView) -> Local:
@@ -174,7 +174,7 @@ class Turned:
         queue.free(tile)
 
     def _parts(self, view: GmView, tile: Local) -> Iterator[tuple[GmView, Local, int]]:
-        """What one copy moves each: part of *view*, its place in *tile*, and its pitch there."""
+        """The part of *view* that each copy moves, its location in *tile*, and its pitch there."""
         is_whole = self.p.is_interleaved or view.columns == self.line
         width = view.columns if is_whole else view.columns // 2
         for side, column in enumerate(range(0, view.columns, width)):
@@ -184,7 +184,7 @@ class Turned:
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """A piece of lines of each group: they come, then vector after vector, then go their sums."""
+    """For each piece of lines of a group: load them, process the vectors, and store the sums."""
     kernel, axes, dtype = Turned(spec, p, plan), p.axes, p.output.element
     found = [
         (core, core * plan.lines_of_core + first, count)

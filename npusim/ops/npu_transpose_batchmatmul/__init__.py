@@ -6,33 +6,33 @@
     y[m, b, n]   = round(acc) to the type of input
     with scale   fit8(fit9(round(acc * f19(scale[b * N + n]))) + offset)          int8
 
-Which axis of input and weight is b, m, k or n say perm_x1 and perm_x2: input is `(B, M, K)`, or
+perm_x1 and perm_x2 assign the axes of input and weight to b, m, k and n: input is `(B, M, K)`, or
 `(M, B, K)` with perm_x1 (1, 0, 2); weight is `(B, K, N)`, or `(B, N, K)` with perm_x2 (0, 2, 1).
-The result is `(M, B, N)`; with a batch_split_factor f it is `(f, M, B / f * N)`, a slice of the
-heads after the other, and with a scale `(M, 1, B * N)`. Nothing is moved for that: rows are read
-and stored as far apart as they lie.
+The result is `(M, B, N)`; with a batch_split_factor f it is `(f, M, B / f * N)`, one slice of the
+heads after the other, and with a scale `(M, 1, B * N)`. No data is moved for that: rows are loaded
+and stored with their strides.
 
-In which order the cube adds up and how it rounds is our model, see `matmul`. The sum begins at
-k = 0; with a weight in FRACTAL_NZ at that piece of k in L1 which has the number of the core, modulo
-the pieces, and goes round, so that cores read different pieces at a time: its last bits depend on
-the core, and are those of our tiling.
+The order in which the cube adds and its rounding are our model, see `matmul`. The sum starts at
+k = 0; with a weight in FRACTAL_NZ it starts at the piece of k in L1 with the index of the core,
+modulo the pieces, and wraps around, so that cores read different pieces at a time: its last bits
+depend on the core, and are those of our tiling.
 
-* A2 and A3. float16, bfloat16 and float32, whose products are added up as those of 16 bits are, and
-  which torch_npu multiplies as they are unless it is set otherwise (HF32, not simulated). A scale
-  asks for float16 (assumed), and its words are those of npu_trans_quant_param.
+* A2 and A3. float16, bfloat16 and float32, whose products are added like those of 16 bits, and
+  which torch_npu multiplies in full unless set otherwise (HF32, not simulated). A scale requires
+  float16 (assumed), and its words are those of npu_trans_quant_param.
 * There is no bias: the kernel refuses one.
 * N and B are below 65536, and so are B * N with a scale and a row of input, B * K, with perm_x1
-  (1, 0, 2): beyond it, and for a perm_x2 (0, 2, 1) or float32 with that perm_x1, the vendor takes a
+  (1, 0, 2): beyond it, and for a perm_x2 (0, 2, 1) or float32 with that perm_x1, the vendor uses a
   kernel that is not simulated (PpMatmulEinSum), unless there is a scale or a split.
-* The document asks for K and N that are multiples of 16; the kernel takes others, and a warning
-  says so.
+* The document requires K and N to be multiples of 16; the kernel accepts others, with a warning
+  here.
 * With a scale op-plugin allocates the output in the type of input, which the document and the
-  kernel contradict: int8 is taken, as they say.
+  kernel contradict: int8 is used, as in those.
 
-Heads that are large matrices of 16 bits get the tiles of MatMulV3's base kernel; others get sides
-that are powers of two. How these are weighed against ones of half as many rows, and how cores that
-are left over share the columns of a head, is assumed in detail, as are the tiles of large heads of
-float32. No vector core starts.
+Heads that are large matrices of 16 bits use the tiles of MatMulV3's base kernel; others have sides
+that are powers of two. How these are weighed against ones of half as many rows, and how idle cores
+share the columns of a head, is assumed in detail, as are the tiles of large heads of float32. No
+vector core starts.
 
 Sources: ops-nn@e5c3fa9 matmul/transpose_batch_mat_mul, op_host and op_kernel; op-plugin@517f2e7,
 TransposeBatchMatMulKernelNpuOpApi.cpp.

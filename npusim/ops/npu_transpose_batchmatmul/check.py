@@ -40,16 +40,16 @@ class Problem(ops.Problem):
     product: Product
     """The product of all heads: (B, M, K) by (B, K, N)."""
     heads_inside: bool
-    """Whether a row of input holds the k of all heads, one behind the other."""
+    """Whether a row of input holds the k of all heads, one after the other."""
     slices: int
-    """Into how many parts the output splits the heads."""
+    """The number of parts into which the output splits the heads."""
 
     bias: None = None
-    """There is none, for tiles that depend on it."""
+    """Always None; the code for tiles reads it."""
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     x, w = contract.operand("input"), contract.matrix("weight")
     if w.spec.layout == "ND":
         # torch_npu makes a view contiguous.
@@ -94,7 +94,7 @@ def _order(contract: ops.Contract, name: str, orders: tuple[Order, ...], default
 
 
 def _product(contract: ops.Contract, x: Operand, w: Operand, of_x: Order, of_w: Order) -> Product:
-    """The product of all heads; raises OpError unless the shapes fit each other."""
+    """The product of all heads; raises OpError unless the shapes match."""
     heads, m, k = (x.shape[axis] for axis in of_x)
     heads_w, k_w, n = (w.shape[axis] for axis in of_w)
     for name, axis, size, wanted in (("heads", of_w[0], heads_w, heads), ("k", of_w[1], k_w, k)):

@@ -41,32 +41,32 @@ Pair = tuple[int, int]
 LARGE = 256
 """Rows, and columns, of a head that is large."""
 BLOCK = 32768
-"""Numbers of a block that fill L0C."""
+"""Elements of a block that fill L0C."""
 PIECE_BYTES = 32768
 """Half of L0A or L0B."""
 MOST = 1024
-"""Rows or columns of a block."""
+"""The most rows or columns of a block."""
 MOST_WITH_SCALE = 512
-"""Columns of a block whose words the fixpipe buffer holds."""
+"""The most columns of a block whose words fit the fixpipe buffer."""
 LEAST_USE = 0.6
-"""The share of cores below which blocks of half as many rows are taken."""
+"""The share of cores below which blocks of half as many rows are used."""
 WORD_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """The cube's tiles; every cube core is started, with work or without."""
+    """The cube's tiles; every cube core is started, with or without work."""
 
     cube: CubeTiles
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Split as the vendor's base template does."""
+    """Split like the vendor's base template."""
     return Plan(block_dim=spec.cores["aic"].count, cube=tiles_of(spec, p))
 
 
 def tiles_of(spec: DeviceSpec, p: Problem) -> CubeTiles:
-    """The blocks of all heads, dealt out to the cores one after the other."""
+    """The blocks of all heads, assigned to the cores one after the other."""
     core, pr, has_scale = spec.cores["aic"], p.product, p.scale is not None
     is_large = pr.m >= LARGE and pr.n > LARGE and not has_scale and pr.element is not FLOAT32
     if is_large:
@@ -99,7 +99,7 @@ def tiles_of(spec: DeviceSpec, p: Problem) -> CubeTiles:
 
 
 def _dealt(pr: Product, core: Core, cube: CubeTiles) -> CubeTiles:
-    """*cube* with all blocks of a head in one tile of the L2, row after row."""
+    """*cube* with all blocks of a head in one L2 tile, in row-major order."""
     blocks_m, blocks_n = ceil_div(pr.m, cube.base_m), ceil_div(pr.n, cube.base_n)
     cores = min(core.count, blocks_m * blocks_n * pr.matrices)
     return replace(
@@ -108,7 +108,7 @@ def _dealt(pr: Product, core: Core, cube: CubeTiles) -> CubeTiles:
 
 
 def _block(core: Core, pr: Product, has_scale: bool) -> Pair:
-    """Rows and columns that are powers of two, unless left-over cores share the columns."""
+    """Rows and columns that are powers of two, unless idle cores share the columns."""
     rows = min(_power(pr.m), MOST)
     full, half = (_with_columns(pr, side, has_scale) for side in (rows, max(16, rows // 2)))
     block = full
@@ -123,7 +123,7 @@ def _block(core: Core, pr: Product, has_scale: bool) -> Pair:
 
 
 def _power(extent: int) -> int:
-    """The least power of two that is *extent* or more, from 16 on."""
+    """The least power of two that is at least *extent*, from 16 on."""
     return max(16, 1 << (extent - 1).bit_length())
 
 
@@ -147,17 +147,17 @@ def _traffic(pr: Product, block: Pair) -> int:
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """One block for each cube core that has work.
+    """Build one block for each cube core that has work.
 
-    It makes a block of a head's output after the other: (rows, k) of input times (k, columns) of
+    It computes a head's output block by block: (rows, k) of input times (k, columns) of
     weight, summed in fp32 in L0C, and stored by the fixpipe between the columns of other heads.
     """
     core, pr = CubeCore("npu_transpose_batchmatmul", spec, alone=True), p.product
-    # (M, B * K), or (M, K) of each head
+    # (M, B * K), or (M, K) for each head
     row = pr.matrices * pr.k if p.heads_inside else pr.k
     x = GmMatrix("input", pr.element, pr.m, row, k_is_first=False)
     weight = replace(gm_matrix_b(pr), name="weight")
-    # That the fixpipe stores behind the last Mmad of a block, as in matmul, is assumed.
+    # Assumed: like in matmul, the fixpipe stores after the last Mmad of a block.
     tiling = base_tile(plan.cube)
     cube = Matmul(core, tiling, x, weight, pr.k, unit_flag=True)
     scales = None if p.scale is None else ScaleTable(core, tiling.n)
@@ -167,7 +167,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     ) -> None:
         """`output (rows, columns) = x (rows, k) @ weight (k, columns)`, times *scale* `(columns,)`.
 
-        Sums begin at *first_k*.
+        Sums start at *first_k*.
         """
         # (rows, k) @ (k, columns), fp32 sums that start from zero
         sums = cube.multiply(x.extent, weight.extent, x.k, first_k=first_k)
@@ -178,7 +178,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
 
     pieces = Pieces.of(plan.cube, pr)
     head = pieces.matrix
-    # With a weight in FRACTAL_NZ each core begins at another piece of k.
+    # With a weight in FRACTAL_NZ each core starts at another piece of k.
     first_k = [cube.stagger(core, pr.k) * pr.fractal_b for core in range(plan.cube.cores)]
     arguments = (
         _rows_of(x, pieces, p),
@@ -192,7 +192,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
 
 
 def _rows_of(x: GmMatrix, pieces: Pieces, p: Problem) -> GmTiles:
-    """The rows of input that each piece multiplies, of its head."""
+    """The rows of input for each piece, of its head."""
     if not p.heads_inside:
         return x.tiles(pieces.row, pieces.rows, pieces.matrix)
     k = p.product.k
@@ -200,7 +200,7 @@ def _rows_of(x: GmMatrix, pieces: Pieces, p: Problem) -> GmTiles:
 
 
 def _output_of(p: Problem, pieces: Pieces) -> GmViews:
-    """Where each piece goes: of (slices x M, heads of a slice x N)."""
+    """The destination of each piece: of (slices x M, heads of a slice x N)."""
     pr, heads = p.product, p.product.matrices // p.slices
     part, place = np.divmod(pieces.matrix, heads)
     output = GmView.of("output", p.output.element, p.slices * pr.m, heads * pr.n)

@@ -18,14 +18,14 @@ from npusim.ops.npu_transpose_batchmatmul.kernel import tiles_of
 
 NAME = "npu_transpose_batchmatmul"
 DEFAULT = "ascend910b2"
-"""The chip whose cores share the blocks, where none is named."""
+"""The chip whose cores share the blocks, by default."""
 
 
 def oracle(given: ops.Given) -> Array:
     """`(M, B, N)` of input and weight, in the type of input; int8 with a scale.
 
-    weight may be a Tensor of any layout. The chip says which cores begin where in k, if it is in
-    FRACTAL_NZ.
+    weight may be a Tensor of any layout. If it is in FRACTAL_NZ, the chip determines where each
+    core starts along k.
     """
     # a of (heads, m, k), b of (heads, k, n)
     a = np.transpose(np.asarray(given.input), given.perm_x1 or PLAIN)
@@ -46,12 +46,12 @@ def oracle(given: ops.Given) -> Array:
 
 
 def _from_everywhere(given: ops.Given, a: Array, b: Array) -> Array:
-    """The product, with sums of each block from where its core begins, round to that again."""
+    """The product, with the sums of each block starting where its core does and wrapping around."""
     chip = given.spec or devices.load(DEFAULT)
     p = check(ops.Contract(NAME, chip, arguments=given.arguments, support=SUPPORT))
     pr, cube = p.product, tiles_of(chip, p)
     total = np.zeros((pr.matrices, pr.m, pr.n), np.float32)
-    # Whole fractals of k, so that turning it round cuts none of them.
+    # Whole fractals of k, so that the rotation splits none of them.
     more = -pr.k % 16
     a = np.pad(a, ((0, 0), (0, 0), (0, more)))
     b = np.pad(b, ((0, 0), (0, more), (0, 0)))

@@ -4,17 +4,17 @@
 
     y = x @ ((weight + antiquant_offset) * antiquant_scale) + bias        then int8 if quantised
 
-x is `(m, k)`, weight `(k, n)`. That is the formula; which bits come out depends on the vendor's
-kernel, called template, that takes the call. Notation: every `+ - * /` is one fp32 operation
-rounded to nearest even, `h()` and `b()` round to fp16 and bf16 likewise, `away()` rounds to a whole
-number and `y()` to the type of x, both with ties away from zero (CAST_ROUND), `@` is the cube.
+x is `(m, k)`, weight `(k, n)`. This is the formula; the exact bits depend on the vendor's kernel,
+called template, that takes the call. Notation: every `+ - * /` is one fp32 operation rounded to
+nearest even, `h()` and `b()` round to fp16 and bf16 likewise, `away()` rounds to an integer and
+`y()` to the type of x, both with ties away from zero (CAST_ROUND), `@` is the cube.
 
 .. code-block:: text
 
     custom, weight_nz   fp16: w = h(h(weight + offset) * scale)
                         bf16: w = b((weight + offset) * scale)
                         x @ w + bias in the cube, bias first; rounded ties to even by the fixpipe,
-                        or made int8 by it: rint(clip(y * s, -256, 255)) + o, clipped to int8
+                        or quantised by it: rint(clip(y * s, -256, 255)) + o, clipped to int8
     fixpipe             w = h((weight + offset) * s) on the cube itself, s the 19 bits of the scale
     msd multicore       per row M = max|x|, S = sum(x), q = x * (1 / M)  (k < 128: x / M)
                         a1 = away(q * F1), a2 = away((q - a1 / F1) * F2), F1 = 127.499, F2 = 2 F1^2
@@ -28,7 +28,7 @@ number and `y()` to the type of x, both with ties away from zero (CAST_ROUND), `
                         y(sum_b S_b * (scale * offset) + sum_b u_b * M_b + bias)
     msd per_group       the same for groups of k, in packs of 1024: all offsets of a pack, then its
                         products; with inner_precise=1 the digits' products are rounded to fp16 and
-                        put together in fp16, two roundings a step
+                        combined in fp16, two roundings a step
     msd_group           the same for groups, offset and product of each in turn; cores share k and
                         add up in fp32 with atomics
     nz_splitk           fp16 as custom; bf16: w = b(h(weight + h(offset))), scale after the product;
@@ -38,34 +38,35 @@ number and `y()` to the type of x, both with ties away from zero (CAST_ROUND), `
                         fp32 with atomics; b()
 
 `a / F` stands for `a * f32(1 / F)`. Axpy and MulAddDst round the product, then the sum: inferred
-from asc-devkit, Memory矢量计算接口边界值汇总.md, tables 20 to 22. Nobody fixes the order of
-atomic adds; here it is ascending k, and a deterministic call never takes these templates. The order
-inside the cube is a model (`cube_order`). fp16 and bf16 overflow as the device file says.
+from asc-devkit, Memory矢量计算接口边界值汇总.md, tables 20 to 22. The order of atomic adds is not
+fixed; here it is ascending k, and a deterministic call never takes these templates. The order
+inside the cube is a model (`cube_order`). The device file gives the overflow of fp16 and bf16.
 
 Sources: ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2 (op_kernel and op_host/op_tiling);
-op-plugin@517f2e7 WeightQuantBatchMatmulV2KernelNpuOpApi.cpp for what happens before.
+op-plugin@517f2e7 WeightQuantBatchMatmulV2KernelNpuOpApi.cpp for what precedes the kernel.
 
-What is accepted is what the document of torch_npu.contrib.module.LinearWeightQuant says of the
-tensors that the operator gets, so scales are `(1,)`, `(n,)`, `(1, n)` or `(ceil(k / group), n)`.
-Beyond it:
+Accepted calls follow the document of torch_npu.contrib.module.LinearWeightQuant, for the tensors
+that the operator receives, so scales are `(1,)`, `(n,)`, `(1, n)` or `(ceil(k / group), n)`. In
+addition:
 
-* `(1, 1)` scales are taken (aclnn_weight_quant_batch_matmul_v2.cpp); a bias of one value is spread
-  over the columns, as the document allows it, though aclnn refuses it;
-* scales and offsets of groups may lie in memory either way: they are transposed as the weight is
-  before the kernel starts (inferred from what aclnn does on Atlas inference);
-* quant_scale with an int8 FRACTAL_NZ weight, which the document forbids and its example does, is
-  taken with a warning; so is x as it is for an int32 FRACTAL_NZ weight scaled per group;
+* `(1, 1)` scales are accepted (aclnn_weight_quant_batch_matmul_v2.cpp); a bias of one value is
+  broadcast over the columns, which the document allows and aclnn refuses;
+* scales and offsets of groups may be stored in either orientation: they are transposed like the
+  weight before the kernel starts (inferred from what aclnn does on Atlas inference);
+* quant_scale with an int8 FRACTAL_NZ weight, which the document forbids but uses in its example, is
+  accepted with a warning; so is an x that is not transposed with an int32 FRACTAL_NZ weight scaled
+  per group;
 * int8 FRACTAL_NZ weights are scaled per channel and x is not transposed; int32 ones give no int8
   output (the same file);
-* on Atlas inference an ND weight is brought into FRACTAL_NZ of its transpose beforehand, as aclnn
-  does; scales for all columns or for groups, which the kernel could, are refused as the document
-  says; batches are not simulated;
-* a float32 quant_scale goes through npu_trans_quant_param with quant_offset: torch_npu launches
+* on Atlas inference an ND weight is converted to FRACTAL_NZ of its transpose beforehand, like in
+  aclnn; scales for all columns or for groups, which the kernel supports, are refused following the
+  document; batches are not simulated;
+* a float32 quant_scale passes through npu_trans_quant_param with quant_offset: torch_npu launches
   that first, and its time is part of the call's. The kernels never read quant_offset. Packed words
-  that it cannot have made are refused, and int32 offsets beyond int8;
-* weights in FRACTAL_NZ are for graph mode, says the document: torch's calls outside of a compiled
-  graph are taken with a warning, and `run`, which times a kernel in either mode, just takes them;
-* inner_precise counts only for int4 in groups, in msd and msd_group;
+  that it cannot have produced are refused, and int32 offsets beyond int8;
+* by the document weights in FRACTAL_NZ are for graph mode: torch's calls outside of a compiled
+  graph are accepted with a warning, and `run`, which times a kernel in either mode, without one;
+* inner_precise only affects int4 in groups, in msd and msd_group;
 * `template` names the kernel, `deterministic` is the runtime's switch of that name.
 """
 
@@ -96,7 +97,7 @@ MODULES = {
     ("split_k", ""): "shared_k",
     ("nz_splitk", ""): "shared_k",
 }
-"""Template and form -> the module of the kernel; the others bear their template's name."""
+"""Template and form -> the module of the kernel; other modules have their template's name."""
 
 
 def _module_of(choice: Choice) -> ModuleType:
@@ -105,13 +106,13 @@ def _module_of(choice: Choice) -> ModuleType:
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Split as the template that takes the call does."""
+    """Split like the template that takes the call."""
     plan: Plan = _module_of(p.choice).tile(spec, p)
     return plan
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """One block a core, of the kernel of the template."""
+    """Build one block per core with the kernel of the template."""
     blocks: tuple[Block, ...] = _module_of(p.choice).build(spec, p, plan)
     return blocks
 

@@ -1,4 +1,4 @@
-"""What npu_weight_quant_batchmatmul accepts, per product line, and which kernel takes the call.
+"""What npu_weight_quant_batchmatmul accepts on each product line, and the kernel for the call.
 
 Sources: torch_npu.contrib LinearWeightQuant, and aclnn_weight_quant_batch_matmul_v2.cpp of ops-nn.
 """
@@ -27,7 +27,7 @@ MAX_SIZE = 65535
 MAX_PER_TENSOR = 512_000_000
 """Largest m x k of 310P with one scale for all (aclnnWeightQuantBatchMatmulV2.md)."""
 SHIFT_BITS = 0x1F << 32
-"""Shift and its switch in a packed word; npu_trans_quant_param leaves them 0."""
+"""The shift and its switch in a packed word; npu_trans_quant_param leaves them 0."""
 INT8_FLAG = 1 << 46
 IDENTITY = Operand("identity", TensorSpec((32, 32), "int8"), np.eye(32, dtype=np.int8))
 """A constant of the fixpipe kernel, which moves the weight through the cube."""
@@ -69,7 +69,7 @@ SUPPORT = (
 
 
 def check(contract: Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     x, weight = contract.matrix("x"), contract.matrix("weight")
     m, k, n = _sizes(contract, x, weight)
     group_size = _group_size(contract, k)
@@ -81,7 +81,7 @@ def check(contract: Contract) -> Problem:
         inner in (0, 1), f"inner_precise must be 0 or 1, not {inner}; 0 is precise, 1 is fast"
     )
     if contract.spec.series in ATLAS_INFERENCE:
-        # aclnn turns an ND weight into FRACTAL_NZ of its transpose for the kernel of 310P.
+        # aclnn converts an ND weight to FRACTAL_NZ of its transpose for the kernel of 310P.
         weight = as_fractals(weight)
     traits = CallTraits(
         *(m, k, n),
@@ -167,7 +167,7 @@ def _group_size(contract: Contract, k: int) -> int:
 def _antiquant(
     contract: Contract, weight: Operand, sizes: tuple[int, int], group_size: int
 ) -> tuple[Operand, Operand | None]:
-    """What the *weight* of *sizes* k and n is dequantised with."""
+    """The scales and offsets that dequantise the *weight* of *sizes* k and n."""
     k, n = sizes
     s, groups = contract.operand("antiquant_scale"), ceil_div(k, group_size) if group_size else 1
     shapes = ((groups, n),) if group_size else ((1,), (1, 1), (n,), (1, n))
@@ -192,7 +192,7 @@ def _antiquant(
             )
     if not group_size:
         return s, o
-    # aclnn hands scales of groups to the kernels transposed as the weight is.
+    # aclnn passes group scales to the kernels transposed like the weight.
     return _turned_as(weight, s), o and _turned_as(weight, o)
 
 
@@ -204,7 +204,7 @@ def _turned_as(weight: Operand, parameter: Operand) -> Operand:
 def _scale_remedy(
     contract: Contract, shape: tuple[int, ...], weight: DType, k: int, n: int, group_size: int
 ) -> str | None:
-    """What to change if an antiquant_scale of *shape* does not fit; None for what others hear."""
+    """How to fix an antiquant_scale of *shape* that does not fit; None for the general message."""
     if weight is INT32 and shape[-1:] == (n // INT4_PER_INT32,):
         return unpacked_remedy("weight")
     if group_size:
@@ -213,7 +213,7 @@ def _scale_remedy(
     if contract.spec.series in ATLAS_INFERENCE:
         return None if prod(shape) == n else "pass one for each column"
     if len(shape) == 2 and shape[1] == n and shape[0] > 1:
-        # The widest groups that make so many, but those that share k evenly come first.
+        # The widest groups that give this count, preferring those that divide k evenly.
         sizes = [size for size in range(32, k, 32) if ceil_div(k, size) == shape[0]]
         even = [size for size in sizes if size * shape[0] == k]
         if sizes:
@@ -234,7 +234,7 @@ def _require_shape(
 
 
 def _quant(contract: Contract, n: int) -> tuple[Operand | None, bool]:
-    """What the output is quantised with, in int64, and whether it is packed for that."""
+    """The scale that quantises the output, as int64, and whether it is packed for that."""
     s = contract.optional("quant_scale")
     if s is None:
         contract.require(
@@ -260,7 +260,7 @@ def _quant(contract: Contract, n: int) -> tuple[Operand | None, bool]:
 
 
 def _check_words(contract: Contract, operand: Operand, flag: int) -> None:
-    """Packed words are such that the fixpipe does what this operator means."""
+    """Check that packed words make the fixpipe do what this operator means."""
     if operand.array is None:
         return
     bad = operand.array[(operand.array & (SHIFT_BITS | flag)) != flag]
@@ -272,7 +272,7 @@ def _check_words(contract: Contract, operand: Operand, flag: int) -> None:
 
 
 def _bias(contract: Contract, n: int) -> Operand | None:
-    """What is added, an element for each column."""
+    """The bias, an element for each column."""
     bias = contract.optional("bias")
     if bias is None:
         return None
@@ -284,10 +284,10 @@ def _bias(contract: Contract, n: int) -> Operand | None:
     return bias
 
 
-# ---- what types, layouts, transpositions and scaling ask of each other ----
+# ---- mutual requirements of types, layouts, transpositions and scaling ----
 
 Needs = tuple[tuple[bool, str], ...]
-"""Whether it holds; what must hold, and what came."""
+"""Whether it holds; what must hold, and what was given."""
 
 
 def _check_combination(contract: Contract, f: CallTraits) -> None:
@@ -306,7 +306,7 @@ def _check_combination(contract: Contract, f: CallTraits) -> None:
 
 
 def _need(contract: Contract, what: str, needs: Needs, remedy: str) -> None:
-    """Refuse unless all of *needs* hold, and name those that do not, and only those."""
+    """Refuse unless all of *needs* hold, naming only those that do not."""
     unmet = tuple(text for holds, text in needs if not holds)
     contract.require(not unmet, f"with {what}, {listed(unmet, 'and')}; change that, or {remedy}")
 
@@ -359,7 +359,7 @@ def _int4_nz_needs(f: CallTraits) -> Needs:
 
 
 def _warn_of_nz(contract: Contract, f: CallTraits) -> None:
-    """Say where the document and its own examples, or the kernels, disagree."""
+    """Warn where the document and its own examples, or the kernels, disagree."""
     if f.weight == "int8" and f.has_quant:
         contract.warn(
             "the document takes quant_scale with ND weights only, but its own example passes it "

@@ -1,12 +1,12 @@
 """Which of the vendor's kernels takes a call, and why.
 
-Each kernel, or *template*, has needs without which it cannot run, and a policy that says when it
-is preferred; the first template whose needs and policy hold is taken. A caller who names a template
-overrules the policies, never the needs.
+Each kernel, or *template*, has needs without which it cannot run, and a policy that says when it is
+preferred; the first template whose needs and policy hold is taken. A caller who names a template
+overrides the policies, never the needs.
 
 Sources: ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_host/op_tiling, the registry for the
-order and one tiling file a template for its predicate. The vendor's predicates mix needs with
-policy; which are needs is our reading of what the kernels load, where they keep it, and what they
+order and one tiling file per template for its predicate. The vendor's predicates mix needs with
+policy; which are needs is our reading of what the kernels load, where they store it, and what they
 write.
 """
 
@@ -29,7 +29,7 @@ Template = Literal["split_k", "msd_group", "msd", "nz_splitk", "custom", "fixpip
 
 @dataclass(frozen=True, slots=True)
 class CallTraits:
-    """What the choice looks at in a call: x `(m, k)`, weight `(k, n)`."""
+    """The properties of a call on which the choice depends: x `(m, k)`, weight `(k, n)`."""
 
     m: int
     k: int
@@ -54,7 +54,7 @@ class CallTraits:
 
 
 def k_step(f: CallTraits, aic: int) -> int:
-    """How much of k a cube core takes in msd_group and nz_splitk, with *aic* cube cores."""
+    """k of a cube core in msd_group and nz_splitk, with *aic* cube cores."""
     if f.scaling == "group":
         return align_up(ceil_div(f.k, aic // ceil_div(f.n, 2048)), f.group_size)
     blocks = min(ceil_div(align_up(f.k, 32), 1024), aic)
@@ -62,16 +62,16 @@ def k_step(f: CallTraits, aic: int) -> int:
 
 
 def k_cores(f: CallTraits, aic: int) -> int:
-    """How many cores share k in msd_group and nz_splitk."""
+    """The number of cores that share k in msd_group and nz_splitk."""
     return ceil_div(f.k, k_step(f, aic))
 
 
 MAX_BLOCK_K, MAX_BLOCKS = 12288, 6
-"""Of msd split_k."""
+"""For msd split_k."""
 
 
 def block_k(f: CallTraits) -> int:
-    """How much of k is scaled by one largest magnitude in msd split_k (*_msd_tiling.cpp)."""
+    """k that one largest magnitude scales in msd split_k (*_msd_tiling.cpp)."""
     unit = 64 if not f.trans_weight else 512 if f.weight == "int8" else 1024
     first = 4 if f.k // f.n >= 30 and not f.trans_weight else 1
     depths = [align_up(ceil_div(f.k, blocks), unit) for blocks in range(first, MAX_BLOCKS + 1)]
@@ -79,13 +79,13 @@ def block_k(f: CallTraits) -> int:
 
 
 def scheme_of(f: CallTraits) -> Scheme:
-    """Digits have the type of the weight, for the cube multiplies one by the other."""
+    """Digits have the type of the weight, because the cube multiplies one by the other."""
     return EIGHT_BITS if f.weight == "int8" else FOUR_BITS
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A template, its form where it has several, and one line that says why."""
+    """A template, its form if it has several, and one line that says why."""
 
     template: Template
     form: str
@@ -94,7 +94,7 @@ class Choice:
 
 
 def choose(f: CallTraits, spec: DeviceSpec, template: object = None) -> Choice:
-    """Choose as the vendor does, or take *template*; raises OpError if nothing, or not it, can."""
+    """Choose like the vendor, or take *template*; raises OpError if none of these can run."""
     every = get_args(Template)
     own: tuple[Template, ...] = every[-1:] if spec.arch == "2002" else every[:-1]
     require_named(OP, template, own, arch=spec.arch)
@@ -120,7 +120,7 @@ SPLIT_K_SHAPES = {
     (24, 3904, 12288),
     (24, 1536, 12288),
 }
-"""(m, k, n) for which the vendor made the split_k template."""
+"""(m, k, n) for which the vendor wrote the split_k template."""
 MSD_GROUP_INT8_SHAPES = {shape[1:] for shape in SPLIT_K_SHAPES}
 """(k, n) for which int8 groups go to msd_group, whatever m is."""
 NZ_SPLITK_SHAPES = {
@@ -134,7 +134,7 @@ NZ_SPLITK_SHAPES = {
 
 
 def _preference(template: Template, f: CallTraits) -> str:
-    """Why the vendor would take *template*, its needs being fulfilled; empty if it would not."""
+    """Why the vendor would take *template* if its needs are met; empty if it would not."""
     grouped = f"{f.weight} in groups of {f.group_size} with m = {f.m} <= {f.group_size // 8}"
     is_whole = f.k % 64 == 0 and f.n % 64 == 0
     match template:
@@ -160,14 +160,14 @@ def _preference(template: Template, f: CallTraits) -> str:
 
 
 def _form(template: Template, f: CallTraits) -> str:
-    """Which of the kernels of *template*; empty where it has one."""
+    """The kernel among those of *template*; empty if there is only one."""
     if template == "custom":
         return "nz" if f.is_nz else "nd"
     if template != "msd":
         return ""
     if f.scaling == "group":
         return "per_group"
-    # 13 bytes a column of x must fit the unified buffer in multicore's first stage.
+    # 13 bytes per column of x must fit the unified buffer in multicore's first stage.
     if f.weight == "int4" or f.k > 13696 or f.n > 32000:
         return "split_k"
     precise = (f.m, f.k, f.n) == (36, 8192, 1280) and not f.has_bias and f.trans_weight
@@ -178,7 +178,7 @@ def _form(template: Template, f: CallTraits) -> str:
 
 
 def unmet(template: Template, f: CallTraits, spec: DeviceSpec) -> Iterator[str]:
-    """The needs of *template* that the call does not fulfil, in words."""
+    """The needs of *template* that the call does not meet, in words."""
     if template == "weight_nz":
         rows = [(f.is_nz and f.trans_weight, "weight is FRACTAL_NZ and transposed")]
     elif template == "fixpipe":
@@ -228,8 +228,8 @@ def _msd_group_needs(f: CallTraits, spec: DeviceSpec) -> Needs:
         (f.n % 64 == 0, "n is a multiple of 64"),
     ]
     if all(holds for holds, _ in rows):
-        # A of one core's whole k, and a double-buffered 2048 x group tile of B; the vendor asks
-        # for int4 only, since the shapes that are listed for int8 all fit.
+        # A for all k of one core, and a double-buffered 2048 x group tile of B; the vendor only
+        # checks this for int4, since the shapes listed for int8 all fit.
         a = align_up(4 * f.m, 32) // 2 if f.weight == "int4" else align_up(2 * f.m, 32)
         b = 2048 * f.group_size * (1 if f.weight == "int4" else 2)
         l1_bytes, room = k_step(f, aic.count) * a + b, aic.usable_bytes("l1")

@@ -36,13 +36,13 @@ from npusim.ops.npu_weight_quant_batchmatmul.problem import Problem
 
 F32 = np.float32
 DEFAULT = "ascend910b2"
-"""The chip that chooses a kernel where none is named: an Atlas A2 with 24 cube cores."""
+"""The chip whose choice of kernel applies by default: an Atlas A2 with 24 cube cores."""
 
 
 def oracle(given: Given) -> Array:
-    """Multiply x `(m, k)` by the dequantised weight `(k, n)` as the template does.
+    """Multiply x `(m, k)` by the dequantised weight `(k, n)` like the template.
 
-    The chip decides which template is taken, how many cores share k, and what overflow does.
+    The chip determines the template, how many cores share k, and the handling of overflow.
     """
     call = Inputs.of(given)
     with np.errstate(all="ignore"):
@@ -53,7 +53,7 @@ def oracle(given: Given) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The elements of a call in plain layouts, and which kernel takes it."""
+    """The elements of a call in plain layouts, and the kernel that takes it."""
 
     given: Given
     p: Problem
@@ -73,7 +73,7 @@ class Inputs:
 
     @staticmethod
     def of(given: Given) -> Inputs:
-        """Those of a call, whatever layout they came in."""
+        """The inputs of a call, whatever their layout."""
         spec = given.spec or devices.load(DEFAULT)
         with catch_warnings():
             simplefilter("ignore", DocumentWarning)
@@ -123,7 +123,7 @@ class Inputs:
         return parameter.astype(F32)
 
     def cube(self, weight: Array, start: int = 0, bias: Array | None = None) -> Array:
-        """The columns of x from *start* on times *weight*, float32; sums begin with *bias*."""
+        """The columns of x from *start* on times *weight*, float32; sums start with *bias*."""
         x = self.x[:, start : start + len(weight)]
         return cube_product(x, weight, bias, self.given.cube_order)
 
@@ -144,7 +144,7 @@ def _spread(operand: Operand, p: Problem) -> Array:
 def dequantised(call: Inputs, *, in_half: bool = True, scaled: bool = True) -> Array:
     """Weight plus offset, times scale if *scaled*, in the type of x.
 
-    The sum is rounded to fp16 if *in_half*, as a bf16 offset is before; else it is one of fp32.
+    The sum is rounded to fp16 if *in_half*, after a bf16 offset has been; otherwise it stays fp32.
     """
     value = call.weight.astype(F32)
     if call.offset is not None:
@@ -179,9 +179,9 @@ def split_k(call: Inputs) -> Array:
 def nz_splitk(call: Inputs) -> Array:
     """`(m, n)` in the type of x: the cores along k add their products, ascending.
 
-    bf16 weights get no scale before the product, it is applied to the sum. The sum of several
-    cores, of bf16, or with a bias, is rounded by a vector core with ties away from zero; else the
-    fixpipe rounds, ties to even.
+    bf16 weights are not scaled before the product; the sum is. The sum of several
+    cores, of bf16, or with a bias, is rounded by a vector core with ties away from zero; otherwise
+    the fixpipe rounds, ties to even.
     """
     weight, step = dequantised(call, scaled=call.is_half), k_step(call.traits, call.cube_cores)
     if call.is_half and step >= call.traits.k and call.bias is None:
@@ -200,7 +200,7 @@ def _in_steps(call: Inputs, weight: Array, step: int) -> Array:
     return y
 
 
-# ---- x written in digits ----
+# ---- x split into digits ----
 
 
 def absmax(rows: Array) -> Array:
@@ -219,9 +219,9 @@ def lanes_sum(rows: Array) -> Array:
 
 
 def halving_sum(rows: Array) -> Array:
-    """The lower half of the vectors of 64 plus the upper half, again and again, then the lanes.
+    """Add the upper half of the vectors of 64 to the lower half, repeatedly, then sum the lanes.
 
-    Of an odd number of vectors the last is carried along; a tail of 32 is added at the end.
+    With an odd number of vectors the last is carried along; a tail of 32 is added at the end.
     """
     whole = rows.shape[-1] // 64 * 64
     vectors = rows[..., :whole].reshape(*rows.shape[:-1], -1, 64)
@@ -236,14 +236,14 @@ def halving_sum(rows: Array) -> Array:
 
 FIRST = F32(127.499)
 SECOND = F32(127.499**2 * 2)
-"""The product is formed in double, then rounded."""
+"""The product is computed in double, then rounded."""
 
 
 def multicore(call: Inputs, *, precise: bool = False) -> Array:
-    """`(m, n)` float32 before it is rounded; *precise* sums the digits of a row in place of x."""
+    """`(m, n)` float32 before rounding; *precise* sums the digits of a row instead of x."""
     x = call.x.astype(F32)
     largest = absmax(x)
-    # One row a step, and the scalar unit's reciprocal, once a row fills a whole step.
+    # If a row fills a whole step, it is processed alone, with the scalar unit's reciprocal.
     q = x / largest if x.shape[1] < 128 else x * (F32(1) / largest)
     first = away(q * FIRST)
     undone = first * (F32(1) / FIRST)
@@ -263,7 +263,7 @@ def multicore(call: Inputs, *, precise: bool = False) -> Array:
 
 
 def msd_split_k(call: Inputs) -> Array:
-    """`(m, n)` float32 before it is rounded, of blocks of k that each have their digits."""
+    """`(m, n)` float32 before rounding, from blocks of k with separate digits."""
     f = call.traits
     depth, digits = block_k(f), scheme_of(f)
     scale, starts = call.scale.astype(F32), range(0, f.k, depth)
@@ -285,7 +285,7 @@ def msd_split_k(call: Inputs) -> Array:
 # ---- msd with scales for groups of k ----
 
 PACK_DEPTH = 1024
-"""Groups are added up in packs of this much of k."""
+"""Groups are summed in packs of this much of k."""
 
 
 def msd_per_group(call: Inputs) -> Array:
@@ -304,7 +304,7 @@ def msd_per_group(call: Inputs) -> Array:
 
 
 def msd_group(call: Inputs) -> Array:
-    """`(m, n)` float32: each core adds up its groups, then cores ascending."""
+    """`(m, n)` float32: each core sums its groups, then the cores are added, ascending."""
     y, groups = call.zeros(), range(call.scale.shape[0])
     step = k_step(call.traits, call.cube_cores) // call.traits.group_size
     for first in range(0, len(groups), step):
@@ -313,7 +313,7 @@ def msd_group(call: Inputs) -> Array:
 
 
 def _core_sum(call: Inputs, groups: range) -> Array:
-    """What one core adds to the result: offset and product of each group in turn."""
+    """The contribution of one core to the result: offset and product of each group in turn."""
     parts = []
     for group in groups:
         if call.offset is not None:
@@ -339,7 +339,7 @@ def _group_offset(call: Inputs, group: int) -> Array:
 
 
 def _group_product(call: Inputs, group: int) -> Array:
-    """x over its largest magnitude, times the weight, of one group: `(m, n)` float32.
+    """x over its largest magnitude, times the weight, for one group: `(m, n)` float32.
 
     With inner_precise=1 the cube stores fp16 and the digits of int4 are combined in fp16.
     """
@@ -355,7 +355,7 @@ def _group_product(call: Inputs, group: int) -> Array:
 
 
 def in_half(call: Inputs, products: list[Array]) -> Array:
-    """The digits' products combined in fp16, each step rounded to it; as float32."""
+    """The digits' products combined in fp16, rounded after each step; as float32."""
     factors = (1 / 14.98, 1 / 14.98**2)
     first, *rest = (call.half(product).astype(F32) for product in products)
     for product, factor in zip(rest, factors, strict=True):

@@ -1,4 +1,4 @@
-"""A checked call of npu_weight_quant_batchmatmul, and what the plans of its kernels say."""
+"""A checked call of npu_weight_quant_batchmatmul, and the base of its kernels' plans."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Problem(ops.Problem):
 
     x: Operand
     weight: Operand
-    """int8 `(k, n)`, or int32 that holds eight int4 along the last dimension in memory."""
+    """int8 `(k, n)`, or int32 holding eight int4 each along the last dimension in memory."""
     antiquant_scale: Operand
     antiquant_offset: Operand | None
     quant_scale: Operand | None
     """int64: scale and offset as the fixpipe reads them, `(1,)`, `(n,)` or `(1, n)`."""
     packs_scale: bool
-    """Whether torch_npu makes these words, of a float32 quant_scale, by a launch of
+    """Whether torch_npu packs these words from a float32 quant_scale, by a launch of
     npu_trans_quant_param (op-plugin@517f2e7, WeightQuantBatchMatmulV2KernelNpuOpApi.cpp)."""
     bias: Operand | None
     """`(n,)` or `(1, n)`."""
@@ -40,13 +40,13 @@ class Problem(ops.Problem):
 
     @property
     def chosen(self) -> dict[str, Any]:
-        """What every plan says of its kernel; but for two, vector cores start with cube cores."""
+        """The plan's fields for its kernel; all but two start vector cores with cube cores."""
         is_mix = self.choice.template not in ("fixpipe", "weight_nz")
         return asdict(self.choice) | {"is_mix": is_mix}
 
     @property
     def gm_weight(self) -> GmMatrix:
-        """The weight element by element: an int32 holds eight int4."""
+        """The weight by elements: an int32 holds eight int4."""
         f = self.traits
         rows, columns = (f.n, f.k) if f.trans_weight else (f.k, f.n)
         layout: Literal["ND", "FRACTAL_NZ"] = "FRACTAL_NZ" if f.is_nz else "ND"
@@ -55,7 +55,7 @@ class Problem(ops.Problem):
 
     @property
     def quantised_weight(self) -> QuantisedWeight:
-        """The weight, and what vector cores dequantise it with."""
+        """The weight, and the parameters with which vector cores dequantise it."""
         f, matrix = self.traits, self.gm_weight
         groups = ceil_div(f.k, f.group_size) if f.group_size else 1
         shape = (groups, f.n) if matrix.k_is_first else (f.n, groups)
@@ -73,7 +73,7 @@ class Problem(ops.Problem):
         return GmView.of("output", self.output.element, self.traits.m, self.traits.n)
 
     def column_view(self, operand: Operand | None) -> GmView | None:
-        """An operand that has an element for each column, `(n,)`, if it is given."""
+        """An operand with an element for each column, `(n,)`, if it is given."""
         if operand is None:
             return None
         return GmView.vector(operand.name, operand.element, self.traits.n)
@@ -81,11 +81,11 @@ class Problem(ops.Problem):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Which kernel runs, why, and on how many cores; each template adds its own sizes."""
+    """The kernel, the reason for it, and its number of cores; each template adds its own sizes."""
 
     template: str
     form: str
-    """Which of the template's kernels; empty where it has one."""
+    """The kernel among those of the template; empty if there is only one."""
     reason: str
 
     def bindings(self, p: Problem) -> dict[str, Binding]:
@@ -95,7 +95,7 @@ class Plan(ops.Plan):
 
 
 def workspace_bytes(*views: GmView | None) -> dict[str, int]:
-    """Name -> bytes of the workspaces that *views* make up."""
+    """Name -> bytes of the workspaces that *views* cover."""
     found: dict[str, int] = {}
     for view in views:
         if view is not None:

@@ -22,18 +22,23 @@ from npusim.data.layout.placement import OF_ALL_ROWS, ORDERS, SUMS
 from npusim.devices.schema import CORE_KINDS, DeviceSpec
 from npusim.isa import BLOCK_BYTES, Global, LoadNd2Nz, Local, Mmad
 from npusim.kernel.builder import Builder
+from npusim.reports import frame
 from npusim.reports.policy import policy
 from npusim.timing.cost.matrix import mmad
 
 __all__ = ["MAX_EXTENT", "facts", "page"]
 
-MAX_EXTENT = 128
-"""Rows and columns that the page draws."""
+MAX_EXTENT = 1 << 16
+"""Rows and columns that a matrix of the page may have."""
+WINDOW = 128
+"""Rows and columns that the page draws at a time; a multiple of those of every fractal."""
 MMAD_EXTENT = 64
 """The same of an Mmad, whose three operands stand next to each other."""
 MMAD_START = {"m": 20, "n": 32, "k": 40}
 """What the page begins with: several fractals of every type each way, some of them padded."""
 SCRIPTS = ("map.js", "draw.js", "mmad.js", "page.js")
+SHARED = tuple(f"{name}.js" for name in frame.SHARED)
+"""Those of every page."""
 
 
 def page(start: Placement, spec: DeviceSpec) -> str:
@@ -48,9 +53,12 @@ def page(start: Placement, spec: DeviceSpec) -> str:
     parts = {"data": json.dumps(facts(start, spec), allow_nan=False).replace("<", "\\u003c")}
     for name in (*SCRIPTS, "page.css"):
         parts[name] = here.joinpath(name).read_text(encoding="utf-8")
-    parts["policy"] = policy(*(f"\n{parts[name]}\n" for name in SCRIPTS))
-    frame = here.joinpath("page.html").read_text(encoding="utf-8")
-    return re.sub(r"/\*\{([\w.]+)\}\*/", lambda place: parts[place[1]], frame)
+    for name in SHARED:
+        parts[name] = frame.text_of("npusim.reports", name)
+    parts["languages"] = frame.languages()
+    parts["policy"] = policy(*(f"\n{parts[name]}\n" for name in (*SHARED, *SCRIPTS)))
+    text = here.joinpath("page.html").read_text(encoding="utf-8")
+    return re.sub(r"/\*\{([\w.]+)\}\*/", lambda place: parts[place[1]], text)
 
 
 def facts(start: Placement, spec: DeviceSpec) -> Json:
@@ -63,6 +71,7 @@ def facts(start: Placement, spec: DeviceSpec) -> Json:
             "layout": start.name,
         },
         "most": MAX_EXTENT,
+        "window": WINDOW,
         "block_bytes": BLOCK_BYTES,
         "bits": {dtype.name: dtype.bits for dtype in DTYPES},
         "layouts": {name: _layout(name) for name in ORDERS},

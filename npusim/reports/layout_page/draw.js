@@ -10,6 +10,9 @@ const HIGHEST = 590, CLEAR = 8;
 /** Elements that memory is at most drawn wide, fractals beside each other. */
 const WIDEST = 64;
 
+/** *text* in the language of the page. */
+const spelt = (text) => (typeof say === "function" ? say(text) : text);
+
 /** The colours of the page in the reader's scheme. */
 function palette() {
   const style = getComputedStyle(document.documentElement);
@@ -31,10 +34,10 @@ function matrix_grid(of) {
     rows, columns, high, wide,
     place: (number) => { const { row, column } = of.spot(number); return [row, column]; },
     number: (y, x) => (y < rows && x < columns ? of.element(y, x) : null),
-    left: String, top: String,
+    left: (y) => String(of.row + y), top: (x) => String(of.column + x),
     name: (first) => {
-      const lies = Math.floor(of.element(...first) / of.size);
-      return [`fractal ${lies}, byte ${of.byte(lies * of.size)}`, `fractal ${lies}`, String(lies)];
+      const number = of.element(...first), lies = of.lies(number);
+      return [`fractal ${lies}, byte ${of.byte(number)}`, `fractal ${lies}`, String(lies)];
     },
   };
 }
@@ -60,8 +63,9 @@ function memory_grid(of) {
   return {
     rows, columns: abreast * wide, high, wide, place, number,
     left: (y) => String(of.byte(number(y, 0))),
-    top: (x) => `+${of.byte(x % wide)}`,
-    name: (first, { row, column }) => {
+    top: (x) => `+${Math.floor(((x % wide) * of.bits) / 8)}`,
+    name: (first, spot) => {
+      const row = of.row + spot.row, column = of.column + spot.column;
       const ends = `rows ${row}–${row + of.fractal[0] - 1}, columns ${column}–${column + of.fractal[1] - 1}`;
       const byte = of.byte(number(...first));
       return [`byte ${byte}: ${ends}`, ends, `from ${row},${column}`, `${row},${column}`];
@@ -235,7 +239,7 @@ function draw_walk(canvas, pen, of, walked, colors) {
 function draw_names(canvas, pen, of, colors) {
   for (const { box: [x, y, w, h], row, column, first } of fractals_of(canvas, of)) {
     const fits = (name) => name.length * LETTER + 10 <= w && h >= 16;
-    const name = canvas.grid.name(first, { row, column }).find(fits);
+    const name = canvas.grid.name(first, { row, column }).map(spelt).find(fits);
     if (name === undefined) continue;
     const wide = name.length * LETTER + 8;
     pen.fillStyle = colors.paper;

@@ -38,7 +38,21 @@ function placement(facts, rows, columns, dtype, name) {
     padded: [down * height, across * width],
     nbytes: Math.ceil((count * bits) / 8),
     byte: (number) => Math.floor((number * bits) / 8),
+    // Where it begins, and the number and the fractal that an element has: a window has those of the whole.
+    row: 0, column: 0,
+    at: (number) => number,
+    lies: (number) => Math.floor(number / (height * width)),
   };
+}
+
+/** A part of *whole*, which begins with fractals; bytes and numbers are those in the whole. */
+function windowed(facts, whole, { row, column, rows, columns }) {
+  const of = placement(facts, rows, columns, whole.dtype, whole.name);
+  const at = (number) => {
+    const spot = of.spot(number);
+    return whole.element(row + spot.row, column + spot.column);
+  };
+  return { ...of, whole, row, column, at, lies: (number) => whole.lies(at(number)), byte: (number) => whole.byte(at(number)) };
 }
 
 /** What the copy of one row into Nz asks of the memory; start is its first byte. */
@@ -54,12 +68,12 @@ function row_bytes(of) {
   return (of.columns * of.bits) % 8 ? null : (of.columns * of.bits) / 8;
 }
 
-/** For each element, row by row, which one a kernel gets that takes *written* for *read*.
- *  -1 is padding, -2 lies beyond the tensor. */
-function misread(written, read) {
+/** For each element, row by row, which one a kernel gets that takes *written* for *read*; of both the
+ *  part that *from* gives, or all. -1 is padding, -2 lies beyond the tensor. */
+function misread(written, read, from = { row: 0, column: 0, rows: read.rows, columns: read.columns }) {
   const found = [];
-  for (let row = 0; row < read.rows; row++) {
-    for (let column = 0; column < read.columns; column++) {
+  for (let row = from.row; row < from.row + from.rows; row++) {
+    for (let column = from.column; column < from.column + from.columns; column++) {
       const number = read.element(row, column);
       const there = number < written.count ? written.spot(number) : null;
       const got = there && there.row * written.columns + there.column;
@@ -71,7 +85,8 @@ function misread(written, read) {
 
 /** The value that element number n of the example has. */
 function value(n) {
-  return ((n * n + 3 * n) % 17) - 8;
+  const rest = n % 17;
+  return ((rest * rest + 3 * rest) % 17) - 8;
 }
 
 /** The sum of each column of the elements *numbers*; null where some lie beyond the tensor. */

@@ -7,8 +7,29 @@ const state = { chosen: [0, 0], now: null };
 
 function chosen() {
   const rows = whole("rows", "rows", FACTS.most), columns = whole("columns", "columns", FACTS.most);
-  const make = (name) => placement(FACTS, rows, columns, el("dtype").value, name);
-  return { left: make(el("left").value), right: make(el("right").value), make };
+  const all = (name) => placement(FACTS, rows, columns, el("dtype").value, name);
+  const names = [el("left").value, el("right").value];
+  const seen = window_of(names.map(all), rows, columns);
+  const make = (name) => windowed(FACTS, all(name), seen);
+  const [left, right] = names.map(make);
+  return { left, right, make, seen, rows, columns };
+}
+
+/** The part of a large matrix that is drawn: it begins with a fractal of every layout. */
+function window_of(layouts, rows, columns) {
+  const begin = (id, extent, side) => {
+    const units = layouts.map((of) => of.fractal[side]).filter((unit) => unit < extent && FACTS.window % unit === 0);
+    const unit = Math.max(1, ...units), wanted = Number(el(id).value) || 0;
+    const last = Math.ceil(Math.max(0, extent - FACTS.window) / unit) * unit;
+    el(id).max = last;
+    el(id).step = unit;
+    return Math.min(Math.floor(Math.max(0, wanted) / unit) * unit, last);
+  };
+  const row = begin("row", rows, 0), column = begin("column", columns, 1);
+  el("row").value = row;
+  el("column").value = column;
+  for (const [id, extent] of [["row", rows], ["column", columns]]) el(id).parentElement.hidden = extent <= FACTS.window;
+  return { row, column, rows: Math.min(FACTS.window, rows - row), columns: Math.min(FACTS.window, columns - column) };
 }
 
 function show_all() {
@@ -20,9 +41,10 @@ function show_all() {
     return;
   }
   el("error").textContent = "";
-  const { rows, columns } = now.left;
+  const { row, column, rows, columns } = now.seen;
   state.now = now;
-  state.chosen = [Math.min(state.chosen[0], rows - 1), Math.min(state.chosen[1], columns - 1)];
+  const within = (at, first, count) => Math.min(Math.max(at, first), first + count - 1);
+  state.chosen = [within(state.chosen[0], row, rows), within(state.chosen[1], column, columns)];
   show_sides();
   draw_transfer();
   state.stepper.again();
@@ -31,13 +53,15 @@ function show_all() {
 
 // ---- the address ----
 
-const CHOICE = ["rows", "columns", "dtype", "left", "right"];
+const CHOICE = ["rows", "columns", "dtype", "left", "right", "row", "column"];
 
 /** What is chosen stands behind the address, so that a link shows the same. */
 function show_address() {
-  const words = new URLSearchParams(CHOICE.map((id) => [id, el(id).value]));
+  const words = new URLSearchParams(CHOICE.map((id) => [id, el(id).value]).filter(([, value]) => value !== "0"));
   words.set("at", state.chosen.join());
-  history.replaceState(null, "", `#${words}`);
+  const language = told().get("lang");
+  if (language) words.set("lang", language);
+  history.replaceState(null, "", `#${`${words}`.replaceAll("%2C", ",")}`);
 }
 
 /** Choose what stands behind the address; what the page does not have is left as it is. */
@@ -49,17 +73,21 @@ function read_address() {
     if (!el(id).value) el(id).value = before;
   }
   const at = (words.get("at") ?? "").split(",").map(Number);
-  if (at.length === 2 && at.every((each) => Number.isInteger(each) && each >= 0)) state.chosen = at;
+  if (at.length !== 2 || !at.every((each) => Number.isInteger(each) && each >= 0)) return;
+  state.chosen = at;
+  // An element that is asked for is in sight.
+  for (const [id, place] of [["row", at[0]], ["column", at[1]]])
+    if (!words.has(id)) el(id).value = Math.max(0, place - FACTS.window / 2);
 }
 
 // ---- both layouts ----
 
-function told(of, row, column) {
-  const number = of.element(row, column);
-  const bit = (number * of.bits) % 8;
-  const fractal = of.is_nd ? "" : `, fractal ${Math.floor(number / of.size)}`;
-  const low = of.bits < 8 ? ` bit ${bit}` : "";
-  return `${of.name}: element ${number}, byte ${of.byte(number)}${low}${fractal}`;
+function described({ whole }, row, column) {
+  const number = whole.element(row, column);
+  const bit = (number * whole.bits) % 8;
+  const fractal = whole.is_nd ? "" : `, fractal ${whole.lies(number)}`;
+  const low = whole.bits < 8 ? ` bit ${bit}` : "";
+  return `${whole.name}: element ${number}, byte ${whole.byte(number)}${low}${fractal}`;
 }
 
 function show_sides() {
@@ -68,43 +96,50 @@ function show_sides() {
   const owner = right.is_nd ? left : right;
   el("owner").textContent = owner.is_nd ? "Neither layout has fractals."
     : `Colours are the fractals of ${owner.name}, in the order in which they lie in memory.`;
+  const { row, column, rows, columns } = state.now.seen;
+  el("seen").textContent = rows === state.now.rows && columns === state.now.columns ? ""
+    : `rows ${row} to ${row + rows - 1} of ${state.now.rows}, columns ${column} to ${column + columns - 1} of ${state.now.columns}`;
   const look = { owner, is_wide: el("numbers").checked };
   for (const [side, of] of [["left", left], ["right", right]]) {
-    const padding = of.nbytes - Math.ceil((of.rows * of.columns * of.bits) / 8);
+    const { whole } = of, padding = whole.nbytes - Math.ceil((whole.rows * whole.columns * whole.bits) / 8);
     const filled = padding ? `, ${padding} of them padding` : "";
     el(`${side}-caption`).textContent =
-      `${of.rows} x ${of.columns} ${of.dtype} as ${of.name}, ${of.nbytes} bytes${filled}`;
-    draw_map(el(`${side}-matrix`), of, matrix_grid(of), { ...look, text: String });
-    draw_map(el(`${side}-map`), of, memory_grid(of), { ...look, text: (_, r, c) => `${r},${c}` });
+      `${whole.rows} x ${whole.columns} ${whole.dtype} as ${whole.name}, ${whole.nbytes} bytes${filled}`;
+    draw_map(el(`${side}-matrix`), of, matrix_grid(of), { ...look, text: (number) => String(of.at(number)) });
+    draw_map(el(`${side}-map`), of, memory_grid(of), { ...look, text: (_, r, c) => `${row + r},${column + c}` });
   }
   show_chosen();
 }
 
 function show_chosen() {
-  const [row, column] = state.chosen, { left, right } = state.now;
+  const [row, column] = state.chosen, { left, right, seen } = state.now;
+  const marked = [[row - seen.row, column - seen.column]];
   for (const [side, of] of [["left", left], ["right", right]]) {
-    const fractal = of.is_nd ? 0 : Math.floor(of.element(row, column) / of.size);
+    const fractal = of.is_nd ? 0 : Math.floor(of.element(...marked[0]) / of.size);
     const walked = el("walk").checked ? fractal : null;
-    draw_marks(el(`${side}-matrix`), { marked: [[row, column]], walked });
-    draw_marks(el(`${side}-map`), { marked: [[row, column]] });
+    draw_marks(el(`${side}-matrix`), { marked, walked });
+    draw_marks(el(`${side}-map`), { marked });
   }
   el("told").textContent =
-    `(${row}, ${column})   ${told(left, row, column)}   |   ${told(right, row, column)}`;
+    `(${row}, ${column})   ${described(left, row, column)}   |   ${described(right, row, column)}`;
   show_address();
 }
 
+/** Choose an element of the window. */
 function choose(row, column) {
-  const { rows, columns } = state.now.left;
-  if (row < 0 || column < 0 || row >= rows || column >= columns) return;
-  if (row === state.chosen[0] && column === state.chosen[1]) return;
-  state.chosen = [row, column];
+  const { left, seen } = state.now;
+  if (row < 0 || column < 0 || row >= left.rows || column >= left.columns) return;
+  const at = [seen.row + row, seen.column + column];
+  if (at.join() === state.chosen.join()) return;
+  state.chosen = at;
   show_chosen();
 }
 
 /** From the chosen element to the one next to it on this map, over padding and the map's edges. */
 function move(canvas, [down, across]) {
   const { of, grid } = canvas;
-  let [y, x] = grid.place(of.element(...state.chosen));
+  const { seen } = state.now;
+  let [y, x] = grid.place(of.element(state.chosen[0] - seen.row, state.chosen[1] - seen.column));
   for (;;) {
     [y, x] = [y + down, x + across];
     const number = y < 0 || x < 0 || x >= grid.columns || y >= grid.rows ? null : grid.number(y, x);
@@ -121,7 +156,7 @@ function listen_to_side(canvas) {
     const { row, column, padding } = canvas.of.spot(number);
     if (padding) {
       el("told").textContent =
-        `${canvas.of.name}: element ${number}, byte ${canvas.of.byte(number)} is padding`;
+        `${canvas.of.name}: element ${canvas.of.at(number)}, byte ${canvas.of.byte(number)} is padding`;
     } else choose(row, column);
   };
   canvas.addEventListener("pointermove", point);
@@ -138,18 +173,18 @@ function listen_to_side(canvas) {
 
 function draw_transfer() {
   const nd = state.now.make("ND"), nz = state.now.make("FRACTAL_NZ");
-  const look = { owner: nz, is_wide: false, text: (_, r, c) => `${r},${c}` };
+  const look = { owner: nz, is_wide: false, text: (_, r, c) => `${nd.row + r},${nd.column + c}` };
   draw_map(el("nd-map"), nd, memory_grid(nd), look);
   draw_map(el("nz-map"), nz, memory_grid(nz), look);
 }
 
 function show_burst(step) {
   const nd = state.now.make("ND");
-  const width = row_bytes(nd);
+  const width = row_bytes(nd.whole);
   const odd = "rows of an odd number of int4 do not begin with a byte: no copy takes them";
   const refusal = FACTS.device.nd2nz_refusal || (width === null ? odd : null);
   el("step-name").textContent =
-    refusal === null ? `${step}, burst ${step + 1} of ${nd.rows}` : "";
+    refusal === null ? `${nd.row + step}, burst ${nd.row + step + 1} of ${nd.whole.rows}` : "";
   state.stepper.enable(refusal === null);
   if (refusal !== null) fill_table(el("costs"), [[[refusal]]]);
   else show_costs(nd, width, step);
@@ -159,13 +194,14 @@ function show_burst(step) {
 
 function show_costs(nd, width, step) {
   const bursts = [];
-  for (let row = 0; row < nd.rows; row++) bursts.push(burst(FACTS, row * width, width));
+  const now = nd.row + step;
+  for (let row = 0; row < nd.whole.rows; row++) bursts.push(burst(FACTS, row * width, width));
   const lines = [["bursts", "bytes", "moved", "lines touched", "blocks of 32 bytes written",
     "turning takes at least, from memory", "from L2"].map((text) => [text])];
   const device = FACTS.device;
   const parts = [
-    [`burst ${step + 1}`, [bursts[step]]],
-    ["so far", bursts.slice(0, step + 1)],
+    [`burst ${now + 1}`, [bursts[now]]],
+    ["so far", bursts.slice(0, now + 1)],
     ["all", bursts],
   ];
   for (const [name, some] of parts) {
@@ -183,18 +219,19 @@ function show_costs(nd, width, step) {
 const SHOWN_SUMS = 16;
 
 function show_wrong() {
-  const { left, right, make } = state.now;
-  const found = misread(left, right);
-  const wrong = found.filter((got, place) => got !== place).length;
+  const { left, right, make, seen, rows, columns } = state.now;
+  const found = misread(left.whole, right.whole, seen);
+  const wanted = (place) => (seen.row + Math.floor(place / left.columns)) * columns + seen.column + (place % left.columns);
+  const wrong = found.filter((got, place) => got !== wanted(place)).length;
   el("wrong-intro").textContent =
     `A kernel takes a matrix that lies as ${left.name} for ${right.name}: ` +
-    `${wrong} of ${found.length} elements are not the ones it wants.`;
+    `${wrong} of ${found.length} elements${seen.rows * seen.columns < rows * columns ? " here" : ""} are not the ones it wants.`;
   const canvas = el("wrong-map"), colors = palette();
-  const name = (got) => (got < 0 ? "" : `${Math.floor(got / left.columns)},${got % left.columns}`);
-  const letters = name(left.rows * left.columns - 1).length;
+  const name = (got) => (got < 0 ? "" : `${Math.floor(got / columns)},${got % columns}`);
+  const letters = name(rows * columns - 1).length;
   const pen = prepare(canvas, matrix_grid(make("ND")), letters, el("numbers").checked);
   found.forEach((got, place) => {
-    const color = got === place ? colors.right : got === -2 ? colors.beyond
+    const color = got === wanted(place) ? colors.right : got === -2 ? colors.beyond
       : got === -1 ? colors.padding : colors.wrong;
     const at = [Math.floor(place / left.columns), place % left.columns];
     fill_cell(pen, canvas.cell, at, color, colors.ink, canvas.has_text ? name(got) : "");
@@ -202,14 +239,14 @@ function show_wrong() {
   canvas.found = found;
   canvas.told = null;
   el("wrong-told").textContent = "";
-  show_sums(found, left.columns);
+  show_sums(left.whole, right.whole, { ...seen, row: 0, rows, columns: Math.min(SHOWN_SUMS, seen.columns) });
 }
 
-function show_sums(found, columns) {
-  const wanted = sums(found.map((_, place) => place), columns).slice(0, SHOWN_SUMS);
-  const got = sums(found, columns).slice(0, SHOWN_SUMS);
+/** The sums of all rows of some columns. */
+function show_sums(written, read, some) {
+  const wanted = sums(misread(read, read, some), some.columns), got = sums(misread(written, read, some), some.columns);
   fill_table(el("sums"), [
-    [["column"], ...wanted.map((_, column) => [String(column)])],
+    [["column"], ...wanted.map((_, column) => [String(some.column + column)])],
     [["right"], ...wanted.map((sum) => [String(sum)])],
     [["computed"], ...got.map((sum, column) => [
       sum === null ? "?" : String(sum), sum === wanted[column] ? "" : "wrong"])],
@@ -217,13 +254,13 @@ function show_sums(found, columns) {
 }
 
 function tell_wrong(row, column) {
-  const canvas = el("wrong-map"), { rows, columns } = state.now.left;
-  if (row < 0 || column < 0 || row >= rows || column >= columns) return;
+  const canvas = el("wrong-map"), { left, seen, columns } = state.now;
+  if (row < 0 || column < 0 || row >= left.rows || column >= left.columns) return;
   canvas.told = [row, column];
-  const got = canvas.found[row * columns + column];
+  const got = canvas.found[row * left.columns + column];
   const what = got === -2 ? "what lies beyond the tensor" : got === -1 ? "padding"
     : `(${Math.floor(got / columns)}, ${got % columns})`;
-  el("wrong-told").textContent = `(${row}, ${column}) is wanted, and ${what} is there`;
+  el("wrong-told").textContent = `(${seen.row + row}, ${seen.column + column}) is wanted, and ${what} is there`;
 }
 
 function listen_to_wrong(canvas) {
@@ -245,6 +282,7 @@ function begin() {
     el(id).max = most;
     el(id).value = start[id];
   }
+  for (const id of ["row", "column"]) el(id).value = 0;
   options("dtype", Object.keys(bits), start.dtype);
   options("left", Object.keys(layouts), "ND");
   options("right", Object.keys(layouts), start.layout === "ND" ? "FRACTAL_NZ" : start.layout);
@@ -253,7 +291,7 @@ function begin() {
     read_address();
     show_all();
   });
-  el("device").textContent = device.name;
+  el("device").textContent = `Costs are those of ${device.name}.`;
   el("choice").addEventListener("input", show_all);
   el("choice").addEventListener("submit", (event) => event.preventDefault());
   for (const side of ["left", "right"]) {
@@ -265,6 +303,7 @@ function begin() {
   begin_mmad();
   const draw = () => { if (state.now) show_all(); show_mmad(); };
   window.addEventListener("resize", draw);
+  window.addEventListener("language", draw);
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   show_all();
   show_mmad();

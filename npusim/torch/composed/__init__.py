@@ -16,6 +16,7 @@ import torch
 
 from npusim.ops import TorchFunction
 from npusim.published import schemas
+from npusim.torch import logits
 from npusim.torch.composed import (
     activations,
     atb,
@@ -69,6 +70,7 @@ COMPOSED: dict[str, Composed] = {
     "npu_block_sparse_attention": block_sparse.block_sparse_attention,
     "npu_block_sparse_attention_backward": block_sparse.block_sparse_attention_backward,
     "npu_bert_apply_adam.out": legacy.bert_apply_adam,
+    "npu_binary_cross_entropy_with_logits_backward": logits.backward,
     "npu_bmmV2": products.bmm_v2,
     "npu_bmm_v2_mat1_backward": products.bmm_v2_mat1_backward,
     "npu_bmm_v2_mat2_backward": products.bmm_v2_mat2_backward,
@@ -99,7 +101,6 @@ COMPOSED: dict[str, Composed] = {
     "npu_grouped_matmul_swiglu_quant_v2": quantised.grouped_matmul_swiglu_quant_v2,
     "npu_kronecker_quant": quantised.kronecker_quant,
     "npu_indexing": legacy.indexing,
-    "npu_kv_rmsnorm_rope_cache": caches.kv_rmsnorm_rope_cache,
     "npu_kv_rmsnorm_rope_cache_v2": caches.kv_rmsnorm_rope_cache_v2,
     "npu_layer_norm_eval": norms.layer_norm_eval,
     "npu_lightning_indexer": sparse.lightning_indexer,
@@ -113,9 +114,7 @@ COMPOSED: dict[str, Composed] = {
     "npu_mla_prolog_v2": latent.mla_prolog_v2,
     "npu_mla_prolog_v3": latent.mla_prolog_v3,
     "npu_mla_prolog_v3_functional": latent.mla_prolog_v3_functional,
-    "npu_moe_compute_expert_tokens": routing.compute_expert_tokens,
     "npu_moe_gating_top_k_softmax_v2": experts.gating_top_k_softmax_v2,
-    "npu_moe_init_routing": routing.init_routing,
     "npu_moe_init_routing_quant": experts.init_routing_quant,
     "npu_moe_token_permute_grad": routing_gradients.permute_grad,
     "npu_moe_token_unpermute_grad": routing_gradients.unpermute_grad,
@@ -178,7 +177,10 @@ PARTS: dict[str, Composed] = {
     "npu_fusion_attention_grad": fusion_attention.npu_fusion_attention_grad,
     "npu_fusion_attention_grad_v2": fusion_attention.npu_fusion_attention_grad_v2,
     "npu_fusion_attention_v2": fusion_attention.npu_fusion_attention,
+    "npu_kv_rmsnorm_rope_cache": caches.kv_rmsnorm_rope_cache,
+    "npu_moe_compute_expert_tokens": routing.compute_expert_tokens,
     "npu_moe_gating_top_k_softmax": experts.gating_top_k_softmax,
+    "npu_moe_init_routing": routing.init_routing,
     "npu_moe_token_permute": routing.token_permute,
 }
 """Operator of npusim -> what runs where its kernel does not take a call that a card takes."""

@@ -141,8 +141,8 @@ def kv_rmsnorm_rope_cache(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Both caches, and what went there, where *is_output_kv*; written in place, and returned.
 
-    The norm is npu_rms_norm, the rotation npu_interleave_rope; what stands in the caches comes of
-    torch's `index_put_`. One kernel, KvRmsNormRopeCache, does all on a card.
+    What the kernel of npusim does not take: the norm is npu_rms_norm, the rotation
+    npu_interleave_rope, and what stands in the caches comes of torch's `index_put_`.
     """
     if v is None:
         latent, rotated = kv[..., :LATENT].contiguous(), kv[..., LATENT:].contiguous()
@@ -172,7 +172,8 @@ def kv_rmsnorm_rope_cache_v2(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, t
     """What went into the caches, which are written in place."""
     for name in ("k_cache_dtype", "ckv_cache_dtype"):
         kwargs.pop(name, None)
-    return kv_rmsnorm_rope_cache(*args, **kwargs)[2:]
+    found: tuple[torch.Tensor, ...] = torch.ops.npu.npu_kv_rmsnorm_rope_cache(*args, **kwargs)
+    return found[2], found[3]
 
 
 def turned_pairs(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ from math import prod
 import numpy as np
 import torch
 
+from npusim.data.errors import Code, OpError
 from npusim.torch import card, generator, shapes
 from npusim.torch.relabel import to_npu
 
@@ -57,7 +58,17 @@ def npu_dropout_gen_mask(
 
 
 def drawn() -> tuple[int, int]:
-    """Seed and offset of the next mask, with the card's generator as it is."""
+    """Seed and offset of the next mask, with the card's generator as it is.
+
+    A gradient asks for the same ones, which a graph would not give it anew: there a card refuses
+    all but npu_fusion_attention_v3 (NPUGeneratorImpl.cpp, philox_engine_inputs).
+    """
+    if generator.is_captured():
+        raise OpError(
+            Code.UNSUPPORTED,
+            "npu_fusion_attention: keep_prob must be 1 while a graph is captured, but is less; "
+            "run what drops outside of the graph",
+        )
     seed, offset = generator.default_generators[0].next_place()
     # A schema has 64 bits with a sign for it.
     return seed % 2**63, offset

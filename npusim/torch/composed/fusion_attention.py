@@ -79,7 +79,9 @@ def npu_fusion_attention_grad_v3(*args: Any, **kwargs: Any) -> Gradients:
     for name in ("actual_seq_qlen", "actual_seq_kvlen"):
         if isinstance(given[name], torch.Tensor):
             given[name] = [int(x) for x in given[name].tolist()]
-    given |= {name: int(given[name] or 0) for name in ("seed", "offset")}
+    for name in ("seed", "offset"):
+        # A tensor of the host: while a graph is captured, too, its value is known.
+        given[name] = 0 if given[name] is None else int(given[name].cpu().numpy())
     found: Gradients = torch.ops.npu.npu_fusion_attention_grad(**given)
     return found
 
@@ -133,11 +135,12 @@ def _check(query: torch.Tensor, given: dict[str, Any]) -> None:
     fits = bias is None or (bias.dim() == 4 and bias.dtype == query.dtype)
     if not fits or kind not in (0, ADD_THEN_MUL) or given["sparse_mode"] > LAST_MODE:
         raise ValueError("npu_fusion_attention: its parts must know pse and the mode, but do not")
-    sink = given["sink"]
+    _check_sink("npu_fusion_attention", given["sink"])
+
+
+def _check_sink(function: str, sink: torch.Tensor | None) -> None:
     if sink is not None and sink.is_complex():
-        raise ValueError(
-            "npu_fusion_attention: sink must be real, but is complex; pass its real part"
-        )
+        raise ValueError(f"{function}: sink must be real, but is complex; pass its real part")
 
 
 def _bound(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -316,6 +319,7 @@ def _given(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict
 
 def _backward(given: dict[str, Any]) -> list[torch.Tensor]:
     """Gradients of query, key, value, pse, sink, query_rope and key_rope."""
+    _check_sink("npu_fusion_attention_grad", given["sink"])
     layout, heads = given["input_layout"].upper(), given["head_num"]
     query, *_ = tensors = given["query"], given["key"], given["value"]
     parts = _requests(layout, tensors, heads, given)

@@ -68,7 +68,8 @@ def apply_adam(
     out: Moments,
 ) -> Moments:
     """A step of Adam: the parameter and both moments, in place."""
-    rate = lr * (1 - beta2_power) ** 0.5 / (1 - beta1_power)
+    # Before the first step both are 0, and so the kernel divides by 0.
+    rate = torch.tensor(lr * (1 - beta2_power) ** 0.5) / (1 - beta1_power)
 
     @on_host
     def step(var: torch.Tensor, m: torch.Tensor, v: torch.Tensor) -> None:

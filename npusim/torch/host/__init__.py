@@ -8,13 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from npusim.torch.host import batch_norms, boxes, cells, indices, packing, regions, renorms, rotated
+from npusim.torch.host import (
+    activations,
+    batch_norms,
+    boxes,
+    cells,
+    convolutions,
+    indices,
+    packing,
+    regions,
+    renorms,
+    rotated,
+)
 
 __all__ = ["GRADIENTS", "OF_TORCH", "OF_TORCH_NPU"]
 
 Function = Callable[..., object]
 
 OF_TORCH: dict[str, Function] = {
+    "aten._log_softmax.default": activations.log_softmax,
+    "aten._nnpack_spatial_convolution.default": convolutions.nnpack,
+    "aten._softmax.default": activations.softmax,
     "aten._thnn_fused_gru_cell.default": cells.gru_cell,
     "aten._thnn_fused_gru_cell_backward.default": cells.gru_cell_backward,
     "aten._thnn_fused_lstm_cell.default": cells.lstm_cell,
@@ -26,6 +40,8 @@ OF_TORCH: dict[str, Function] = {
     "aten.batch_norm_gather_stats.default": batch_norms.gather_stats,
     "aten.batch_norm_gather_stats_with_counts.default": batch_norms.gather_stats_with_counts,
     "aten.batch_norm_stats.default": batch_norms.stats,
+    "aten.hardsigmoid.default": activations.hardsigmoid,
+    "aten.hardsigmoid.out": activations.hardsigmoid_into,
     "aten.one_hot.default": indices.one_hot,
     "aten.renorm.default": renorms.renorm,
     "aten.renorm.out": renorms.renorm_into,
@@ -49,6 +65,7 @@ OF_TORCH_NPU: dict[str, Function] = {
     "npu_ifmr": packing.ifmr,
     "npu_iou": boxes.iou,
     "npu_masked_fill_range": packing.masked_fill_range,
+    "npu_nms_rotated": rotated.nms,
     "npu_nms_v4": regions.nms_v4,
     "npu_nms_with_mask": regions.nms_with_mask,
     "npu_ptiou": boxes.iou,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
-__all__ = ["as_int64", "is_lacking", "one_hot"]
+__all__ = ["one_hot", "taking_int32"]
+
+Run = Callable[..., Any]
 
 NAMES = frozenset({"index", "indices", "target"})
 """Parameters of torch's operations that are indices."""
@@ -17,23 +20,26 @@ _LACKING = re.compile(
 )
 
 
-def is_lacking(error: RuntimeError) -> bool:
-    """Whether *error* says that indices must be int64."""
-    return _LACKING.search(str(error)) is not None
-
-
-def as_int64(
-    schema: torch.FunctionSchema, args: Sequence[object], kwargs: Mapping[str, object]
-) -> tuple[list[object], dict[str, object]]:
-    """The arguments of a call with indices as int64."""
+def taking_int32(schema: torch.FunctionSchema, run: Run) -> Run:
+    """*run*, which is given indices as int64 where it takes no others."""
+    names = [argument.name for argument in schema.arguments]
+    if NAMES.isdisjoint(names):
+        return run
 
     def widened(name: str, value: object) -> object:
         is_narrow = isinstance(value, torch.Tensor) and value.dtype == torch.int32
         return value.long() if is_narrow and name in NAMES else value  # type: ignore[attr-defined]
 
-    names = [argument.name for argument in schema.arguments]
-    by_place = [widened(name, value) for name, value in zip(names, args, strict=False)]
-    return by_place, {name: widened(name, value) for name, value in kwargs.items()}
+    def either(*args: object, **kwargs: object) -> Any:
+        try:
+            return run(*args, **kwargs)
+        except RuntimeError as error:
+            if _LACKING.search(str(error)) is None:
+                raise
+        by_place = map(widened, names, args)
+        return run(*by_place, **{name: widened(name, value) for name, value in kwargs.items()})
+
+    return either
 
 
 def one_hot(index: torch.Tensor, num_classes: int = -1) -> torch.Tensor:

@@ -10,7 +10,7 @@ import math
 
 import torch
 
-__all__ = ["box_decode", "box_encode", "iou", "overlaps"]
+__all__ = ["box_decode", "box_encode", "iou", "nms", "overlaps"]
 
 Point = tuple[float, float]
 IOF = 1
@@ -87,6 +87,42 @@ def iou(
         whole = whole + true[:, None, :] - shared
     found = torch.where(whole > 0, shared / whole, torch.zeros(()))
     return (found if is_cross else found.diagonal(dim1=1, dim2=2)).to(input.dtype)
+
+
+LEAST_AREA = 1e-14
+"""A smaller box shares nothing (the vendor's test of npu_nms_rotated)."""
+
+
+def nms(
+    input: torch.Tensor,
+    scores: torch.Tensor,
+    iou_threshold: float,
+    scores_threshold: float = 0,
+    max_output_size: int = -1,
+    mode: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The boxes, best first, none of which shares more than *iou_threshold* with one before it,
+    and how many they are. In mode 1 boxes are two corners, and turn the other way."""
+    order = torch.sort(scores.float(), descending=True, stable=True).indices.tolist()
+    boxes = input.float().tolist()
+    turned = [[*box[:4], -box[4]] for box in boxes] if mode == 1 else boxes
+    corners = [_corners(box, mode == 1) for box in turned]
+    areas: list[float] = [(c - a) * (d - b) if mode == 1 else c * d for a, b, c, d, _ in boxes]
+    found: list[int] = []
+
+    def share(one: int, other: int) -> float:
+        if min(areas[one], areas[other]) < LEAST_AREA:
+            return 0.0
+        shared = _shared(corners[one], corners[other])
+        return shared / (areas[one] + areas[other] - shared)
+
+    for place in order:
+        if len(found) == max_output_size or not scores[place] > scores_threshold:
+            break
+        if all(share(place, other) <= iou_threshold for other in found):
+            found.append(place)
+    kept = torch.tensor(found, dtype=torch.int32)
+    return kept, torch.tensor([len(found)], dtype=torch.int32)
 
 
 def _centred(boxes: torch.Tensor) -> tuple[torch.Tensor, ...]:

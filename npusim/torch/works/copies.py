@@ -50,24 +50,22 @@ class Runs(Work):
         def copy(src: GmView, dst: GmView) -> None:
             core.store(queue, core.load(queue, src), dst)
 
+        # Runs of a tensor that is turned lie within it, in more than one sweep: so far apart that
+        # all fit into half of the memory is as far as can be.
+        most = max(self.run_bytes, spec.gm.capacity_bytes // (2 * self.runs))
+        pitches = tuple(min(x, most) for x in (self.read_pitch_bytes, self.write_pitch_bytes))
         top, left = np.mgrid[0 : self.runs : height, 0 : self.run_bytes : width].reshape(2, -1)
         views = [
             GmViews.of(
                 GmView(name, UINT8, self.runs, self.run_bytes, pitch), top, left, height, width
             )
-            for name, pitch in (
-                (f"{INPUT}0", self.read_pitch_bytes),
-                (f"{OUTPUT}0", self.write_pitch_bytes),
-            )
+            for name, pitch in zip((f"{INPUT}0", f"{OUTPUT}0"), pitches, strict=True)
         ]
         bound = {view.name: Binding(view.name) for view in views}
         blocks = core.launch(
             Step(copy, tuple(views), top // share % len(spec.vector_cores)), bound=lambda _: bound
         )
-        read, written = (
-            (self.runs - 1) * pitch + self.run_bytes
-            for pitch in (self.read_pitch_bytes, self.write_pitch_bytes)
-        )
+        read, written = ((self.runs - 1) * pitch + self.run_bytes for pitch in pitches)
         kernel = kernel_of(self.kernel, blocks, [(read, 8)], [(written, 8)])
         if self.write_pitch_bytes > self.run_bytes:
             # What lies between the runs stays as it is.

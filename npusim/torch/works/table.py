@@ -26,6 +26,11 @@ RATIONAL = (*POLYNOMIAL * 6, "div")
 """A quotient of two polynomials."""
 SIGMOID = ("mul", "exp", "add", "div")
 ONE, TWO = ("add",), ("mul", "add")
+LOGITS = (
+    *("sub", "max", "sub", "exp", "sub", "exp", "add", "ln", "add"),
+    *("sub", "mul", "sub", "mul", "add", "mul", "add", "mul"),
+)
+"""sigmoid_cross_entropy_with_logits_v2.py there."""
 
 _STREAMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "cos": ("Cos", WAVE),
@@ -63,6 +68,7 @@ _STREAMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "hardsigmoid": ("HardSigmoid", ("mul", "add", "min", "max")),
     "hardtanh": ("ClipByValueV2", ("min", "max")),
     "log_sigmoid_forward": ("LogSigmoid", ("mul", "exp", "add", "ln")),
+    "binary_cross_entropy_with_logits": ("SigmoidCrossEntropyWithLogitsV2", LOGITS),
     "softshrink": ("SoftShrink", ("sub", MASK, MASK)),
     "hardshrink": ("HardShrink", (MASK, MASK)),
     "threshold": ("ThresholdV2", (MASK,)),
@@ -133,6 +139,7 @@ _STREAMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "tanh_backward": ("TanhGrad", ("mul", "sub", "mul")),
     "threshold_backward": ("ReluGrad", (MASK,)),
     "silu_backward": ("SiluGrad", (*SIGMOID, "sub", "mul", "add", "mul")),
+    "mish_backward": ("MishGrad", (*SIGMOID, "mul", "mul", "div", "mul", "mul", "add", "mul")),
     "gelu_backward": ("GeluGrad", ("mul", "mul", "add", "exp", "add", "div", "mul", "mul", "add")),
 }  # fmt: skip
 """Elementwise operations: the kernel, and its instructions on each element."""

@@ -34,7 +34,7 @@ def _narrow(given: Given) -> Array:
 
 
 def _concat(given: Given) -> Array:
-    # One tensor is a list of one, as for every operator that takes lists.
+    # A single tensor is a list of one, as for every operator that accepts lists.
     parts = given.tensors if isinstance(given.tensors, list | tuple) else [given.tensors]
     return np.concatenate(parts, axis=given.dim)
 
@@ -75,7 +75,7 @@ CHECKS: dict[str, tuple[tuple[Row, ...], Callable[[Contract], _protocol.Problem]
     "concat": (joined_rows(), check_concat),
     "permute": (rows_of(), permute.check),
 }
-"""Operator -> its support, and what holds a call against the rest."""
+"""Operator -> its support, and the function that checks everything else."""
 OPERATORS = (
     _operator("clone(Tensor x) -> Tensor", "TensorMove", "a copy of a tensor", "y = x", _clone),
     _operator(

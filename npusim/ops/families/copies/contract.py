@@ -1,4 +1,4 @@
-"""What calls of the family are accepted, and which rows they move."""
+"""The calls of the family that are accepted, and the rows they move."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from npusim.ops._support import A2_A3, ATLAS_INFERENCE, EVERYWHERE, Operands, Ro
 KNOWN = (FLOAT32, FLOAT16, BFLOAT16, INT32, INT64, INT8, UINT8)
 KNOWN_310P = tuple(dtype for dtype in KNOWN if dtype is not BFLOAT16)
 MOST_JOINED = 32
-"""Tensors that one ConcatD takes: from 33 on there are other kernels, or groups (aclnn_cat.cpp)."""
+"""Most tensors of one ConcatD: from 33 on there are other kernels, or groups (aclnn_cat.cpp)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Problem(_protocol.Problem):
 
 
 def rows_of(ranks: tuple[int, int] = (0, MAX_RANK)) -> tuple[Row, ...]:
-    """What x may be, with dimensions in *ranks*."""
+    """The types of x, with dimensions in *ranks*."""
     return (
         Row(on=A2_A3, x=Operands(KNOWN, ranks=ranks)),
         Row(on=ATLAS_INFERENCE, x=Operands(KNOWN_310P, ranks=ranks)),
@@ -44,7 +44,7 @@ def rows_of(ranks: tuple[int, int] = (0, MAX_RANK)) -> tuple[Row, ...]:
 
 
 def joined_rows() -> tuple[Row, ...]:
-    """What tensors may be that are joined: of one type."""
+    """The types of tensors that are joined: one type for all."""
     return tuple(
         Row(
             on=EVERYWHERE if dtype in KNOWN_310P else A2_A3,
@@ -55,7 +55,7 @@ def joined_rows() -> tuple[Row, ...]:
 
 
 def check_clone(contract: Contract) -> Problem:
-    """Hold a call against what the kernel takes; raises OpError."""
+    """Check that the kernel accepts a call; raises OpError."""
     operand = contract.operand("x")
     element, size = operand.element, operand.spec.size
     move = Move(GmView.vector("x", element, size), GmView.vector("output", element, size))
@@ -64,7 +64,7 @@ def check_clone(contract: Contract) -> Problem:
 
 
 def check_narrow(contract: Contract) -> Problem:
-    """Hold a call against what the kernel takes; raises OpError."""
+    """Check that the kernel accepts a call; raises OpError."""
     operand = contract.operand("x")
     axis = contract.axis("dim", operand)
     first, count = contract.integer("start"), contract.integer("length")
@@ -85,7 +85,7 @@ def check_narrow(contract: Contract) -> Problem:
 
 
 def check_concat(contract: Contract) -> Problem:
-    """Hold a call against what the kernel takes; raises OpError."""
+    """Check that the kernel accepts a call; raises OpError."""
     operands = contract.operands("tensors")
     first = operands[0]
     axis = contract.axis("dim", first)

@@ -1,12 +1,12 @@
-"""Cores, tiles and programs of copies: rows pass through the unified buffer, and nothing else.
+"""Cores, tiles and programs of copies: rows pass through the unified buffer.
 
-One long row is cut into even shares of whole blocks for all cores, and tiles of half the buffer
-less 8 KiB, two in turn where a share has several (TensorMove of CANN: dengguojie/
+One long row is cut into equal shares of whole blocks for all cores, and tiles of half the buffer
+less 8 KiB, two in turn if a share has several (TensorMove of CANN: dengguojie/
 vue-element-admin@7d77ce32 ops/built-in/op_tiling/tensor_move.cc, of 2022, and the public TBE copy
-impl/tensor_move.py). Rows that lie apart are shared out evenly, as many in a tile as fit there;
-that the vendor's Slice and ConcatD, whose templates were not read, do the like is assumed. So is
-that on 310P, where less than a block cannot be stored, one core joins parts that are no whole
-blocks, and row by row if some are shorter than a block.
+impl/tensor_move.py). Rows that are apart are divided evenly, as many in a tile as fit; that the
+vendor's Slice and ConcatD, whose templates were not read, do similarly is assumed. So is that on
+310P, where less than a block cannot be stored, one core joins parts that are no whole blocks, row
+by row if some are shorter than a block.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from npusim.ops import _vocabulary as ops
 from npusim.ops.families.copies.contract import Move, Problem
 
 RESERVED_BYTES = 8192
-"""Bytes of the unified buffer that are left alone (tensor_move.cc)."""
+"""Bytes of the unified buffer that are not used (tensor_move.cc)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,21 +32,21 @@ class Plan(ops.Plan):
     """Shares of the rows, or of one long row, and tiles of these."""
 
     rows_per_core: int
-    """Rows of each move that a core has."""
+    """Rows of each move on a core."""
     columns_per_core: int
-    """All of a row, but of one long one."""
+    """All of a row, unless it is a single long one."""
     tile_bytes: int
     is_by_row: bool
     """Whether all parts of a row are stored before the next row."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Even shares for all cores."""
+    """Equal shares for all cores."""
     cores, granule = len(spec.vector_cores), spec.transfer.store_granule_bytes
     rows = max(move.src.rows for move in p.moves)
     is_ragged = any(move.dst.row_bytes % granule for move in p.moves)
     if is_ragged and (rows > 1 or len(p.moves) > 1):
-        # What is stored beyond the end of a row belongs to the next one, of the same core.
+        # A store past the end of a row overlaps the next one, which the same core stores later.
         cores = 1
     room = spec.cores[spec.vector_kinds[0]].usable_bytes("ub") - RESERVED_BYTES
     element = p.output.element
@@ -77,7 +77,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
 
     steps = []
     for number, move in enumerate(p.moves):
-        # No piece of a part is shorter than what can be stored, if it is not the only one.
+        # No piece of a part is shorter than the smallest store, unless it is the only one.
         least = ceil_div(8 * spec.transfer.store_granule_bytes, element.bits)
         parts = _tiles(move, plan, least if len(p.moves) > 1 else 1)
         found = np.array(list(parts), np.int64).reshape(-1, 5)
@@ -90,7 +90,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
 
 
 def _tiles(move: Move, plan: Plan, least: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """What cores move at a time: the core, first row and column, rows and columns."""
+    """The pieces that cores move at a time: core, first row and column, rows and columns."""
     whole = move.src
     for core in range(plan.block_dim):
         first = core * plan.rows_per_core if whole.rows > 1 else 0

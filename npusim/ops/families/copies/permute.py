@@ -1,10 +1,10 @@
-"""Axes in another order: rows that are only moved, and matrices that are turned on the way.
+"""Axes in another order: rows that are only moved, and matrices that are transposed on the way.
 
-Where the last axis stays, rows of it are shared out evenly and moved by strides. Where it does not,
-tiles of it and of the axis that becomes the last one are turned in the unified buffer, by matrices
-of 16 x 16 elements of 16 bits. Wider numbers are turned as what they have of 16 bits, twice; bytes
-as float16, which has each of them exactly. That the vendor's Transpose, whose templates were not
-read, does the like is assumed, and so is how a tile is cut and numbers of other widths are turned.
+If the last axis stays, its rows are divided evenly and moved by strides. Otherwise tiles of it and
+of the new last axis are transposed in the unified buffer, by matrices of 16 x 16 elements of 16
+bits. Wider elements are transposed as parts of 16 bits, twice; bytes as float16, which represents
+each of them exactly. That the vendor's Transpose, whose templates were not read, does similarly is
+assumed, and so is how a tile is cut and elements of other widths are transposed.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from npusim.kernel.steps import Integers
 from npusim.ops import _vocabulary as ops
 
 ROWS = 128
-"""Rows of a tile that is turned: eight matrices of 16, which a strided copy takes at a time."""
+"""Rows of a transposed tile: eight matrices of 16, which one strided copy covers."""
 TILE_BYTES = 32768
-"""Bytes of a tile that is turned: five of them are in the buffer, two in, two out and one between.
+"""Bytes of a transposed tile: the buffer has five of them, two in, two out and one in between.
 
-Of bytes two of half that size come in and go out, and three of float16 are between."""
+For bytes two of half that size are in and out, and three of float16 in between."""
 SIDE = 16
-"""Rows, and columns, of what Transpose turns."""
+"""Rows and columns of a matrix of Transpose."""
 LINE_BYTES = 32768
 """Bytes of rows that are moved at a time."""
 
@@ -44,9 +44,9 @@ class Axis:
 
     size: int
     src: int
-    """Elements from one to the next along it in x."""
+    """Stride of x along it, in elements."""
     dst: int
-    """The same in the result."""
+    """Stride of the result along it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,20 +54,20 @@ class Problem(ops.Problem):
     """A checked call."""
 
     axes: tuple[Axis, ...]
-    """Axes of the result, without those of length 1, merged where they are neighbours in both."""
+    """Axes of the result, without those of length 1, merged where they are adjacent in both."""
 
     @property
     def is_turned(self) -> bool:
-        """Whether the last axis of x does not stay the last one."""
+        """Whether the last axis of x does not remain the last one."""
         return self.axes[-1].src != 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Rows, or tiles that are turned, in even shares."""
+    """Rows, or transposed tiles, in equal shares."""
 
     share: int
-    """Rows, or tiles, of a core; elements, where all of x is one row."""
+    """Rows, or tiles, of a core; elements, if all of x is one row."""
     tile_columns: int
     """Along the last axis of x."""
 
@@ -76,7 +76,7 @@ class Plan(ops.Plan):
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what the kernel takes; raises OpError."""
+    """Check that the kernel accepts a call; raises OpError."""
     spec, operand = contract.spec, contract.operand("x")
     order = _order(contract, operand)
     shape = tuple(operand.shape[axis] for axis in order)
@@ -98,7 +98,7 @@ def check(contract: ops.Contract) -> Problem:
 
 
 def _order(contract: ops.Contract, x: Operand) -> tuple[int, ...]:
-    """dims counted from the first axis of *x*."""
+    """dims as non-negative axes of *x*."""
     dims, rank = contract.value("dims"), len(x.shape)
     wanted = f"dims must name each of the {rank} axes of x once, not be"
     contract.require(
@@ -133,7 +133,7 @@ def _merged(shape: tuple[int, ...], order: tuple[int, ...]) -> tuple[Axis, ...]:
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Even shares for all cores."""
+    """Equal shares for all cores."""
     cores, element = len(spec.vector_cores), p.output.element
     if p.is_turned:
         columns = TILE_BYTES // ROWS * 8 // max(element.bits, INT16.bits)
@@ -143,7 +143,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     else:
         columns, count = LINE_BYTES * 8 // element.bits, p.output.size // p.axes[-1].size
         if element.nbytes(p.axes[-1].size) % spec.transfer.store_granule_bytes:
-            # What is stored beyond the end of a row belongs to the next one, of the same core.
+            # A store past the end of a row overlaps the next one, which the same core stores later.
             cores = 1
     share = ceil_div(count, cores)
     if len(p.axes) == 1:
@@ -156,7 +156,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 
 def _starts(axes: tuple[Axis, ...]) -> tuple[Integers, Integers]:
-    """Where each element along *axes* begins in x and in the result, in elements."""
+    """Offset of each element along *axes* in x and in the result, in elements."""
     if not axes:
         return np.zeros(1, np.int64), np.zeros(1, np.int64)
     index = np.indices([axis.size for axis in axes]).reshape(len(axes), -1)
@@ -170,7 +170,7 @@ def _starts(axes: tuple[Axis, ...]) -> tuple[Integers, Integers]:
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """The share of a core, one move after the other."""
+    """The share of a core, one move after another."""
     core, element = VectorCore("permute", spec), p.output.element
     stage = _turning(core, element) if p.is_turned else _moving(core, element)
     owner, src, dst = _turned(p, plan) if p.is_turned else _moved(p, plan)
@@ -222,7 +222,7 @@ def _moved(p: Problem, plan: Plan) -> tuple[Integers, GmViews, GmViews]:
 def _rows(
     p: Problem, plan: Plan, outer: tuple[Axis, ...], lines: Axis
 ) -> Iterator[tuple[int, int, int, int, int]]:
-    """Runs of *lines*: the core, where they begin in x and in the result, rows and columns."""
+    """Runs of *lines*: core, offsets in x and in the result, rows and columns."""
     size = p.axes[-1].size
     row_bytes = align_up(p.output.element.nbytes(size), BLOCK_BYTES)
     height, starts = max(1, LINE_BYTES // row_bytes), list(zip(*_starts(outer), strict=True))
@@ -268,7 +268,7 @@ def _turning(core: VectorCore, element: DType) -> Callable[[GmView, GmView], Non
 
 
 class Turner:
-    """Writes what turns a tile of numbers of one width."""
+    """Writes the transposition of a tile of elements of one width."""
 
     def __init__(self, core: VectorCore, element: DType) -> None:
         self.core, self.element = core, element
@@ -279,7 +279,7 @@ class Turner:
             self.halves = [core.tile(FLOAT16, count) for _ in range(2)]
 
     def turn(self, x: Local, y: Local, strips: int) -> None:
-        """Turn rows of *strips* blocks in *x*, into *y*."""
+        """Transpose rows of *strips* blocks in *x*, into *y*."""
         self.core.barrier("vector")
         if self.halves:
             self._bytes(x, y, strips)
@@ -289,7 +289,7 @@ class Turner:
             self._wider(x, y, strips)
 
     def _bytes(self, x: Local, y: Local, strips: int) -> None:
-        """By way of float16, which takes two strips for one."""
+        """Through float16, which takes two strips for one."""
         wide, turned = self.halves
         count = strips * ROWS * BLOCK_BYTES
         self.core.cast(wide[:count], x[:count], "none")
@@ -299,21 +299,21 @@ class Turner:
 
     def _halves(self, x: Local, y: Local, strips: int) -> None:
         for strip in range(strips):
-            # The blocks of a strip below each other: eight matrices.
+            # The blocks of a strip as a column: eight matrices.
             column = _blocks(x, strip, ROWS, strips, 8 * strips)
             self.core.emit(Copy(_blocks(y, strip * ROWS, ROWS), column))
         self._turned(self.between, y, strips)
         for strip in range(strips):
-            # Row after row, of which each of the eight matrices has a block.
+            # Row after row, with one block of each of the eight matrices.
             row = _blocks(self.between, strip * ROWS, ROWS, SIDE, 1)
             self.core.emit(Copy(_blocks(y, strip * ROWS, ROWS), row))
 
     def _wider(self, x: Local, y: Local, strips: int) -> None:
-        """Turn elements as parts of 16 bits, twice.
+        """Transpose elements as parts of 16 bits, twice.
 
-        The first turn takes the parts of a column apart, and the second one puts them together: of
-        each matrix of 16 x 16, row i then has the parts of as many rows of x as a block has
-        elements, from number i times as many on. So many times 16 rows are a group.
+        The first pass separates the parts of a column, and the second one joins them: in each
+        matrix of 16 x 16, row i then has the parts of as many rows of x as a block has elements,
+        starting at i times that number. That many times 16 rows are a group.
         """
         parts = self.element.bits // INT16.bits
         each = SIDE // parts
@@ -326,7 +326,7 @@ class Turner:
             self.core.emit(Copy(matrices, column))
         self._turned(y, self.between, strips)
         for (strip, top), part in product(groups, range(parts)):
-            # Of a column, the parts in matrix j become rows parts*j and so on of one matrix.
+            # For a column, the parts in matrix j become rows parts*j and so on of one matrix.
             first, count = strip * ROWS + top + part, span // parts
             apart = _blocks(y, first, count, SIDE, parts, each)
             first = strip * ROWS + top // each + part
@@ -337,7 +337,7 @@ class Turner:
         self.core.emit(Transpose(_blocks(y, 0, count), _blocks(self.between, 0, count)))
 
     def _turned(self, dst: Local, src: Local, strips: int) -> None:
-        """Turn each matrix of 16 x 16 in *src*, into *dst*."""
+        """Transpose each matrix of 16 x 16 in *src*, into *dst*."""
         count = strips * ROWS
         self.core.barrier("vector")
         self.core.transpose(_blocks(dst, 0, count), _blocks(src, 0, count))
@@ -346,6 +346,6 @@ class Turner:
 def _blocks(
     tile: Local, start: int, count: int, stride: int = 1, repeat_stride: int = 0, each: int = 8
 ) -> Local:
-    """*count* blocks from number *start* on, *stride* apart, *each* a repeat."""
+    """*count* blocks from index *start* on, *stride* apart, *each* per repeat."""
     at = tile.offset_bytes + start * BLOCK_BYTES
     return Local("ub", at, INT16, count * SIDE, stride, repeat_stride or each, each)

@@ -1,14 +1,14 @@
 """Elementwise operators: sums, products, functions, comparisons, selections, broadcasts, fills.
 
-One kernel serves all of them: ``expressions`` says what each computes, ``kernel`` how tiles are
-cut and what a tile's micro-ops are, ``reference`` what comes out, in plain numpy. The second
-operand may be a number or a tensor of a shape that is broadcast. It is of the type of the first;
-of `add` and `mul` one may be float32 and the other float16 or bfloat16, which gives float32.
+One kernel serves all of them: ``expressions`` defines what each computes, ``kernel`` how tiles are
+cut and the micro-ops of a tile, ``reference`` the result in plain numpy. The second operand may be
+a number or a tensor of a shape that is broadcast. It has the type of the first; for `add` and
+`mul` one may be float32 and the other float16 or bfloat16, which gives float32.
 
-`exp` and `ln` of the vector unit are taken to be correctly rounded (see
-:class:`npusim.isa.Unary`), which is assumed. On Atlas inference `gt` and `lt` calculate with
-differences, which gives something else for infinities and for differences below 2**-126; that the
-other comparisons do not is assumed.
+`exp` and `ln` of the vector unit are assumed to be correctly rounded (see
+:class:`npusim.isa.Unary`). On Atlas inference `gt` and `lt` compute differences, which gives other
+results for infinities and for differences below 2**-126; that the other comparisons do not is
+assumed.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from npusim.ops.families.elementwise.tiling import tile
 
 
 def _computed(expression: Expression) -> str:
-    """What becomes of bfloat16."""
+    """How bfloat16 is computed."""
     is_wide = expression.computed_in.get(BFLOAT16) is FLOAT32
     return "; bfloat16 is computed in float32 and rounded once" if is_wide else ""
 
 
 def _mul_type(_: DeviceSpec, p: Problem, __: Plan) -> str:
-    """bfloat16 times a number has its own kernel (ops-math, aclnn_mul.cpp)."""
+    """bfloat16 times a number has a separate kernel (ops-math, aclnn_mul.cpp)."""
     is_muls = p.has_number and p.inputs[0].element is BFLOAT16
     return "Muls" if is_muls else p.expression.kernel
 
 
 def _at_once(name: str, given: Given, _: Problem, __: Plan) -> Array | None:
-    """What numpy computes, but for clamp, whose zeros would have other signs, and for casts on
-    Atlas inference, whose float16 has infinities while it is moved alone."""
+    """The result by numpy, except for casts on Atlas inference, whose float16 has infinities as
+    long as it is only moved."""
     assert given.spec is not None
-    is_off = name == "clamp" or (name == "cast" and given.spec.half_overflow == "saturate")
+    is_off = name == "cast" and given.spec.half_overflow == "saturate"
     return None if is_off else oracle_of(name)(given)
 
 
@@ -64,7 +64,8 @@ def _operator(expression: Expression) -> Operator:
         tile=tile,
         build=build,
         oracle=oracle_of(name),
-        at_once=partial(_at_once, name),
+        # Zeros of clamp would have other signs.
+        at_once=None if name == "clamp" else partial(_at_once, name),
         torch=torch,
     )
 
@@ -111,6 +112,6 @@ TORCH = {
         ),
     ),
 }
-"""Operators that are functions of torch_npu; all others torch has itself."""
+"""Operators that are functions of torch_npu; all others are torch's own."""
 
 OPERATORS = tuple(map(_operator, EXPRESSIONS.values()))

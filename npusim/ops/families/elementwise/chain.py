@@ -1,4 +1,4 @@
-"""What a kernel computes with one tile, as steps on values; and which of these share a buffer.
+"""The computation of a kernel for one tile, as steps on values; and which values share a buffer.
 
 An expression is a function that writes steps::
 
@@ -6,10 +6,10 @@ An expression is a function that writes steps::
         denominator = chain.binary("add", chain.unary("exp", chain.binary("mul", x, -1.0)), 1.0)
         return chain.binary("div", chain.constant(1.0, x.dtype), denominator)
 
-Values are tiles, `(rows, columns)`, or what is broadcast to one: a row, a number for each row, or a
-number for all, which is in a register. Tiles full of a constant are filled once, not for each tile:
-else the vector unit alone would take longer for the Sigmoid of 67 million float16 than the 142 us
-that it took a 910B2 (hicann/cann-bench), at the rates at which a Gelu of them comes out right.
+Values are tiles, `(rows, columns)`, or are broadcast to one: a row, one number per row, or a single
+number, which is in a register. Tiles of a constant are filled once, not for each tile: otherwise
+the vector unit alone would take longer for the Sigmoid of 67 million float16 than the 142 us
+measured on a 910B2 (hicann/cann-bench), at rates for which a Gelu of them is correct.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from npusim.isa import (
 )
 
 Extent = Literal["tile", "row", "column", "number"]
-"""Which part of a tile a value has; a column is a number for each row."""
+"""The part of a tile that a value has; a column is one number per row."""
 COMMUTATIVE = ("add", "mul", "min", "max")
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """An operand of the kernel, or what a step has left."""
+    """An operand of the kernel, or the result of a step."""
 
     number: int
     dtype: DType
     extent: Extent = "tile"
     is_mask: bool = False
-    """A bit an element, in uint8."""
+    """One bit per element, in uint8."""
 
 
 Make = Callable[..., MicroOp]
@@ -59,7 +59,7 @@ Make = Callable[..., MicroOp]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One vector instruction on a tile, or one a row where an operand is broadcast."""
+    """One vector instruction on a tile, or one per row if an operand is broadcast."""
 
     make: Make
     operands: tuple[Value, ...]
@@ -73,11 +73,11 @@ class Chain:
     spec: DeviceSpec
     steps: list[Step] = field(default_factory=list)
     constants: list[tuple[Value, float]] = field(default_factory=list)
-    """Tiles that are full of a number, and these. They are filled once, before the first tile."""
+    """Tiles of a constant, and its value. They are filled once, before the first tile."""
     _count: int = 0
 
     def operand(self, dtype: DType, extent: Extent = "tile") -> Value:
-        """An operand of the kernel; all of them come before the first step."""
+        """An operand of the kernel; all of them precede the first step."""
         return self._value(dtype, extent)
 
     def unary(self, op: UnaryOp, x: Value) -> Value:
@@ -100,22 +100,22 @@ class Chain:
         return self._add(make, (a, b), a.dtype)
 
     def constant(self, number: float, dtype: DType) -> Value:
-        """A tile full of *number*."""
+        """A tile filled with *number*."""
         found = self._value(dtype, "tile")
         self.constants.append((found, number))
         return found
 
     def spread(self, x: Value) -> Value:
-        """*x* as a whole tile."""
+        """*x* broadcast to a whole tile."""
         return x if x.extent == "tile" else self.copy(x)
 
     def copy(self, x: Value) -> Value:
-        """*x* as a whole tile, in its own buffer."""
+        """*x* as a whole tile, in a separate buffer."""
         make: Make = Duplicate if x.extent == "number" else Copy
         return self._add(make, (x,), x.dtype, "tile")
 
     def cast(self, x: Value, dtype: DType) -> Value:
-        """*x* as *dtype*, rounded as the vendor's Cast does: to nearest even, integers to zero."""
+        """*x* as *dtype*, rounded like the vendor's Cast: to nearest even, integers to zero."""
         if x.dtype is dtype:
             return x
         if (x.dtype.bits == 8 and dtype is not FLOAT16) or (
@@ -123,7 +123,7 @@ class Chain:
         ):
             x = self.cast(x, FLOAT16)
         if dtype.bits == 16 and (x.dtype.bits == 16 or (dtype is BFLOAT16 and x.dtype is INT32)):
-            # Nothing but float32 becomes bfloat16, and the other way round.
+            # bfloat16 is only converted from and to float32.
             x = self.cast(x, FLOAT32)
         mode = self._rounding(x.dtype, dtype)
         return self._add(lambda dst, src: Cast(dst, src, mode), (x,), dtype)
@@ -133,12 +133,12 @@ class Chain:
             return "trunc"
         if dst.bits >= src.bits and not (dst is FLOAT32 and not src.is_float):
             return "none"
-        # 310P has one conversion to fp16, and that rounds to nearest even as well.
+        # 310P has one conversion to fp16, which also rounds to nearest even.
         is_plain = self.spec.arch == "2002" or not src.is_float
         return "none" if is_plain else "rint"
 
     def compare(self, op: CompareOp, a: Value, b: Value) -> Value:
-        """A bit an element."""
+        """One bit per element."""
         a, b = self.spread(a), self.spread(b)
         bits = self._value(UINT8, "tile", is_mask=True)
         self.steps.append(Step(lambda dst, x, y: Compare(op, dst, x, y), (a, b), bits))
@@ -164,7 +164,7 @@ class Chain:
 
 
 def _together(operands: tuple[Value, ...]) -> Extent:
-    """The extent of a result; a number with a row or a column leaves it what it is."""
+    """The extent of a result; a number does not change that of a row or a column."""
     extents: set[Extent] = {x.extent for x in operands} - {"number"}
     return extents.pop() if len(extents) == 1 else "tile"
 
@@ -174,7 +174,7 @@ def _together(operands: tuple[Value, ...]) -> Extent:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a value is: an operand's buffer, that of the result, a constant, or work space."""
+    """Where a value is stored: an operand's buffer, the result's, a constant's, or scratch."""
 
     kind: Literal["operand", "result", "constant", "work"]
     index: int = 0
@@ -187,10 +187,10 @@ KEPT = ("operand", "constant")
 def places(
     chain: Chain, operands: list[Value], output: DType
 ) -> tuple[dict[Value, Place], list[Value]]:
-    """The place of each value, and a value for each buffer of the work space, to find its size.
+    """The place of each value, and for each scratch buffer a value that gives its size.
 
-    A result takes the buffer of an operand that nobody reads afterwards, if that is as wide; else
-    the one of the kernel's result, if that is; else a free one.
+    A result reuses the buffer of an operand that is not read afterwards, if it has the same width;
+    otherwise that of the kernel's result, if it has; otherwise a free one.
     """
     steps = chain.steps
     last = {value: index for index, step in enumerate(steps) for value in step.operands}

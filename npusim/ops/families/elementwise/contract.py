@@ -1,4 +1,4 @@
-"""What calls of the family are accepted, and what their kernels read off them."""
+"""The calls of the family that are accepted, and their problems for the kernel."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from npusim.ops.families.elementwise.expressions import EXPONENTS, EXPRESSIONS
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Axes of the result that follow each other and along which the same operands are broadcast."""
+    """Adjacent axes of the result along which the same operands are broadcast."""
 
     size: int
     has: tuple[bool, ...]
-    """Whether each operand has it; those that do not are broadcast along it."""
+    """Whether each operand has it; others are broadcast along it."""
 
 
 Axes = tuple[Axis, ...]
@@ -38,12 +38,12 @@ class Problem(_protocol.Problem):
     name: str
     """The name of the row in the table."""
     axes: Axes
-    """Axes of the result, the last one running fastest; one at least."""
+    """Axes of the result, the last one varying fastest; at least one."""
     extents: tuple[Extent, ...]
-    """Which part of a tile each operand has."""
+    """The part of a tile that each operand has."""
     computed_in: DType
     attributes: tuple[float | str | None, ...] = ()
-    """What the steps depend on besides: bounds of `clamp`, a factor, the name of a form or of a
+    """Other parameters of the steps: bounds of `clamp`, a factor, the name of a form or of a
     product line."""
     has_number: bool = False
     """Whether the second operand is a number, which the host uploads."""
@@ -54,7 +54,7 @@ class Problem(_protocol.Problem):
 
 
 def support(expression: Expression) -> tuple[Row, ...]:
-    """What an operator takes: all operands are of one type, unless it *mixes* two."""
+    """The types that an operator accepts: one for all operands, unless it *mixes* two."""
     known = expression.computed_in
     if "dtype dtype" in expression.parameters:
         return tuple(
@@ -85,15 +85,15 @@ BYTE_BITS = 8
 
 
 def _lines(*dtypes: DType) -> tuple[str, ...]:
-    """The product lines that have *dtypes* at all; Atlas inference has no bfloat16."""
+    """The product lines that support *dtypes*; Atlas inference has no bfloat16."""
     return A2_A3 if BFLOAT16 in dtypes else EVERYWHERE
 
 
 def check(contract: Contract) -> Problem:
-    """Hold a call against what its kernel takes; raises OpError."""
+    """Check that the kernel accepts a call; raises OpError."""
     expression, given = EXPRESSIONS[contract.op], contract.arguments
     x = contract.operand("x")
-    # What is filled gives its shape and type alone; a kernel does not read it.
+    # A tensor to be filled only gives its shape and type; a kernel does not read it.
     names = ("value",) if "value" in given else expression.operands
     operands = [_operand(contract, name, x) for name in names]
     shape = x.shape if "value" in given else _broadcast(contract, operands)
@@ -138,7 +138,7 @@ def _number_operand(contract: Contract, name: str, x: Operand) -> Operand:
 
 
 def _number(contract: Contract, name: str, dtype: DType) -> float:
-    """The argument *name* as a number that *dtype* has, rounded if that is a float."""
+    """The argument *name* as a number that *dtype* can represent, rounded if that is a float."""
     value = contract.value(name)
     contract.require(
         isinstance(value, int | float) and not isinstance(value, bool),
@@ -161,7 +161,7 @@ def _number(contract: Contract, name: str, dtype: DType) -> float:
 
 
 def _attributes(contract: Contract, x: Operand) -> tuple[float | str | None, ...]:
-    """What the steps depend on besides types."""
+    """Parameters of the steps other than types."""
     given = contract.arguments
     if "alpha" in given:
         return (_number(contract, "alpha", x.element),)
@@ -228,7 +228,7 @@ def _target(contract: Contract, x: Operand, shape: Any) -> tuple[int, ...]:
 
 
 def _merged(shape: tuple[int, ...], operands: list[Operand]) -> Axes:
-    """The axes of *shape* that are longer than 1, merged where that changes nothing."""
+    """The axes of *shape* that are longer than 1, merged where the result is the same."""
     found: list[Axis] = []
     for place, size in enumerate(shape):
         if size == 1:
@@ -243,7 +243,7 @@ def _merged(shape: tuple[int, ...], operands: list[Operand]) -> Axes:
 
 
 def _extent(contract: Contract, axes: Axes, index: int, x: Operand) -> Extent:
-    """Which part of a tile, the last two of *axes*, operand number *index* has."""
+    """The part of a tile, the last two of *axes*, that operand *index* has."""
     if not any(axis.has[index] for axis in axes):
         return "number"
     has_columns = axes[-1].has[index]

@@ -1,4 +1,4 @@
-"""A row of the tables of the family: what an operator is, and what it computes."""
+"""A row of the tables of the family: an operator, and what it computes."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ class Expression:
 
     name: str
     kernel: str
-    """What profilers call the vendor's."""
+    """The profilers' name of the vendor's kernel."""
     caption: str
-    """What it does, for a list."""
+    """A short description, for lists."""
     formula: str
     computed_in: dict[DType, DType]
-    """Types that it takes -> the one in which it computes them."""
+    """Types it accepts -> the type in which it computes them."""
     write: Callable[..., Value]
-    """`write(chain, *values)`: the steps, in the type that it computes in."""
+    """`write(chain, *values)`: the steps, in the type of the computation."""
     parameters: str = ONE
-    """As a schema has them; one of torch has its own."""
+    """Parameters in schema syntax; a function of torch has its own."""
     mixes: bool = False
     """Whether one operand may be float32 and the other of 16 bits; both are computed as float32."""
     by_series: bool = False
-    """Whether steps depend on the product line, whose name `write` takes last."""
+    """Whether steps depend on the product line, whose name is the last argument of `write`."""
     gives_bool: bool = False
-    """Whether the result is 0 or 1 in uint8, in which numpy and torch keep a bool."""
+    """Whether the result is 0 or 1 in uint8, as numpy and torch store a bool."""
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """The parameters that are tensors, in the order in which the kernel has them."""
+        """The parameters that are tensors, in the order of the kernel."""
         return tuple(each.name for each in parameters_of(self.parameters) if each.is_tensor)

@@ -1,10 +1,9 @@
-"""What each operator of the family computes: a row of the table a kernel of the vendor's.
+"""What each operator of the family computes: one row of the table per kernel of the vendor.
 
 The vendor builds these kernels from a description of what they compute (CANN 8.1.RC1, public TBE
-copy, impl/dynamic/<kernel>.py); steps and types are those of the descriptions, restated. bfloat16
-is computed in float32 and rounded once at the end, whatever the kernel
-(tbe/common/register/operation_func_mgr.py); so is float16 where `WIDE` says so, else each step is
-rounded to float16.
+copy, impl/dynamic/<kernel>.py); steps and types restate those descriptions. bfloat16 is computed in
+float32 and rounded once at the end, in every kernel (tbe/common/register/operation_func_mgr.py); so
+is float16 where `WIDE` says so, otherwise each step is rounded to float16.
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ def _compare(op: CompareOp) -> Callable[..., Value]:
 
 
 LEAST = {FLOAT32: (2.0**-126, 2.0**42, 3), FLOAT16: (2.0**-24, 2.0**12, 2)}
-"""Type -> the difference that counts as one on Atlas inference, and what makes 1 of it: a factor,
-so many times. The factors are assumed, their product is not."""
+"""Type -> the smallest difference that counts on Atlas inference, and how it is scaled to 1: a
+factor and its repetitions. The factors are assumed, their product is not."""
 
 
 def _exceeds(chain: Chain, a: Value, b: Value) -> Value:
-    """1 where *a* > *b*, else 0, from their difference, as kernels of Atlas inference find it."""
+    """1 where *a* > *b*, else 0, from their difference, like kernels of Atlas inference."""
     least, factor, times = LEAST[a.dtype]
     apart = chain.binary("add", chain.binary("sub", b, a), least)
     apart = chain.binary("max", chain.binary("min", apart, least), 0.0)
@@ -77,7 +76,7 @@ def _sigmoid(chain: Chain, x: Value) -> Value:
 
 def _silu(chain: Chain, x: Value) -> Value:
     if chain.spec.arch == "2002":
-        # Neither power is larger than 1. That float16 goes the same way is assumed.
+        # Neither power exceeds 1. That float16 is computed in the same way is assumed.
         magnitude = chain.unary("abs", x)
         power = chain.unary("exp", chain.binary("mul", chain.binary("sub", x, magnitude), 0.5))
         below = chain.binary("add", chain.unary("exp", chain.binary("mul", magnitude, -1.0)), 1.0)
@@ -97,9 +96,9 @@ ERF = (
     *(-3.512339572e-9, 2.64526617e-7, -7.929488134e-6, 1.10612384e-4),
     *(6.518995814e-5, -7.266616915e-2, -1.595769883),
 )
-"""Factors of the polynomial in x**2 of GeluV2, that of the highest power first."""
+"""Coefficients of the polynomial in x**2 of GeluV2, the highest power first."""
 ERF_MOST = 5.75
-"""Where the polynomial ends."""
+"""Largest argument of the polynomial."""
 
 
 def _npu_gelu(chain: Chain, x: Value, approximate: str) -> Value:
@@ -119,7 +118,7 @@ def _axpy(chain: Chain, x: Value, other: Value, alpha: float) -> Value:
 
 
 TINY = 2.0**-126
-"""Keeps the sign of 0 from 0 / 0."""
+"""Avoids 0 / 0 for the sign of 0."""
 
 
 def _tanh(chain: Chain, x: Value) -> Value:
@@ -226,7 +225,7 @@ TABLE = (
         _binary("min"),
         TWO,
     ),
-    # How the kernels of flags compute was not read: assumed, and without effect on what comes out.
+    # The computation of kernels for flags was not read: assumed, and without effect on the result.
     Expression(
         "logical_and",
         "LogicalAnd",
@@ -293,8 +292,8 @@ TABLE = (
         _rsqrt,
     ),
     Expression("reciprocal", "Reciprocal", "one over each element", "y = 1 / x", WIDE, _one_over),
-    # Pows is published for these chips, its steps were not read: that roots and powers are these,
-    # in float32, is assumed.
+    # Pows is published for these chips, but its steps were not read: that these roots and powers
+    # are used, in float32, is assumed.
     Expression(
         "pow",
         "Pows",
@@ -304,7 +303,7 @@ TABLE = (
         _power,
         "Tensor x, float exponent",
     ),
-    # The description of Tanh was not at hand: assumed.
+    # The description of Tanh was not available: assumed.
     Expression(
         "tanh",
         "Tanh",
@@ -347,8 +346,8 @@ TABLE = (
         _npu_gelu,
         "Tensor x, *, str approximate='none'",
     ),
-    # One instruction or two, rounded once or twice: two of each are assumed. int32 goes by way of
-    # float32, which loses what is beyond 2**24.
+    # One instruction or two, rounded once or twice: two of each are assumed. int32 goes through
+    # float32, which loses precision beyond 2**24.
     Expression(
         "axpy",
         "Axpy",

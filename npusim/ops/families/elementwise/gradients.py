@@ -1,9 +1,9 @@
-"""Gradients of functions of each element, and the fast form of Gelu with its own.
+"""Gradients of elementwise functions, and the fast form of Gelu with its gradient.
 
-Which form of Gelu's gradient a kernel takes depends on the chip that it is built for (gelu_grad.py,
-gelu_grad_v2.py of CANN 8.1.RC1): that of Atlas A3, Ascend910_93 there, is of no chip in particular.
-GeluGradV2 of Atlas A2 reads the bit of the sign of x; here a comparison with 0 finds it, which
-gives the same but for a NaN (assumed to take as long).
+Which form of Gelu's gradient a kernel uses depends on the chip that it is built for (gelu_grad.py,
+gelu_grad_v2.py of CANN 8.1.RC1): Atlas A3, Ascend910_93 there, uses the generic form. GeluGradV2 of
+Atlas A2 reads the sign bit of x; here a comparison with 0 finds it, which gives the same result
+except for NaN (assumed to take as long).
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from npusim.ops.families.elementwise.expression import AS_IS, ONE, WIDE, Express
 BACKWARD = "Tensor grad_output, Tensor x"
 
 TANH_CUBE, TANH_LINEAR = -0.07135481627260025, -1.5957691216057308
-"""`-2 sqrt(2 / pi)` times what tanh is taken of in Gelu: of the cube of x, and of x."""
+"""`-2 sqrt(2 / pi)` times the coefficients of tanh's argument in Gelu: of x cubed, and of x."""
 TANH_SLOPE = 3 * TANH_CUBE
-"""What the square of x has in its derivative."""
+"""Coefficient of x squared in its derivative."""
 DENSITY = (
     *(-0.7978849236182753, -6.223065142195392, -20.451359645895863),
     *(-29.633095101286557, -4.474629239730099, 30.9817411426),
 )
 DENSITY_BELOW = (7.79950327625, 26.6304065815, 44.965039885, 30.9817411527)
-"""Factors of two polynomials, that of the highest power first: twice the derivative of Gelu is
-their quotient times `e ** (-x**2 / 2)` for negative numbers. The second one begins with 1."""
+"""Coefficients of two polynomials, the highest power first: for negative numbers, twice the
+derivative of Gelu is their quotient times `e ** (-x**2 / 2)`. The second one begins with 1."""
 DENSITY_MOST = 30.0
-"""Where both end."""
+"""Largest argument of both."""
 ERFC = (
     *(-5.49061387205456025e-6, 0.000183133812184063945, 0.561518149524517221),
     *(3.30140769823242503, 7.81521876717522386, 8.99592084642248623),
 )
 ERFC_BELOW = (5.81125804356746743, 14.5781556895088744, 17.9660160055262283, 8.99592098051391175)
-"""The same of the complementary error function."""
+"""The same for the complementary error function."""
 ERFC_MOST = 7.5
 ERF = (
     *(0.53443748819e-1, 0.75517016694e1, 0.10162808918e3),
@@ -41,7 +41,7 @@ ERF = (
 ERF_BELOW = (
     *(0.31212858877e2, 0.39856963806e3, 0.30231248150e4, 0.13243365831e5, 0.26267224157e5),
 )
-"""The same of the error function, in the square of x."""
+"""The same for the error function, in x squared."""
 ERF_MOST = 3.92
 ROOT_HALF, INVERSE_ROOT_PI, INVERSE_ROOT_TWO_PI = (
     0.7071067811865475,
@@ -49,13 +49,13 @@ ROOT_HALF, INVERSE_ROOT_PI, INVERSE_ROOT_TWO_PI = (
     0.3989422804,
 )
 TINY = 2.0**-126
-"""Keeps the sign of 0 from 0 / 0."""
+"""Avoids 0 / 0 for the sign of 0."""
 FAST = -1.702
-"""What the fast form of Gelu takes x times."""
+"""Factor of x in the fast form of Gelu."""
 
 
 def _horner(chain: Chain, x: Value, factors: tuple[float, ...], *, monic: bool = False) -> Value:
-    """A polynomial in *x*, the factor of its highest power first; a *monic* one has 1 for that."""
+    """A polynomial in *x*, highest power first; a *monic* one has the leading coefficient 1."""
     first, *rest = factors
     found = chain.binary("add" if monic else "mul", x, first)
     for place, factor in enumerate(rest):
@@ -231,7 +231,7 @@ GRADIENTS = (
         f"{BACKWARD}, *, str approximate='none'",
         by_series=True,
     ),
-    # Both are in float16 by the default of the shipped binaries, high performance.
+    # Both are computed in float16 by the default of the shipped binaries, high performance.
     Expression(
         "npu_fast_gelu",
         "FastGelu",

@@ -26,7 +26,7 @@ from npusim.ops.families.elementwise.tiling import (
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """Tiles of the operands and of the result, dealt out to the cores in order."""
+    """Tiles of the operands and of the result, assigned to the cores in order."""
     core = VectorCore(p.name, spec)
     tiles = Tiles(core, p, plan)
     if plan.share:
@@ -44,7 +44,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
 
 
 def _row_tiles(p: Problem, plan: Plan) -> tuple[GmViews, ...]:
-    """Tiles in order: views of each operand that is no number for all, then of the result."""
+    """Tiles in order: views of each operand that is not a single number, then of the result."""
     sizes = [axis.size for axis in p.axes]
     steps = [1] * (len(sizes) - 2) + [plan.tile_rows, plan.tile_columns]
     grid = [ceil_div(size, step) for size, step in zip(sizes, steps, strict=True)]
@@ -71,7 +71,7 @@ def _row_tiles(p: Problem, plan: Plan) -> tuple[GmViews, ...]:
 
 
 def _strides(p: Problem, index: int) -> list[int]:
-    """Elements from one to the next along each axis, of operand *index* or the result behind."""
+    """Strides along each axis, in elements, of operand *index* or of the result after them."""
     strides, step = [], 1
     for axis in reversed(p.axes):
         has = index == len(p.inputs) or axis.has[index]
@@ -114,7 +114,7 @@ class Tiles:
         return self.core.tiles(dtype, block_elements(dtype), "mte2", reader)
 
     def begin(self) -> None:
-        """Take numbers for all into their registers, and fill what is constant."""
+        """Load single numbers into their registers, and fill constants."""
         dtypes = [x.dtype for x in self.steps.operands if x.extent == "number"]
         for (view, queue), dtype in zip(self.numbers, dtypes, strict=True):
             self._take_number(view, queue, dtype)
@@ -122,7 +122,7 @@ class Tiles:
             self.core.duplicate(local, number)
 
     def _take_number(self, view: GmView, queue: TileQueue, dtype: DType) -> None:
-        """Put the one number of *view* into the register of its name, as *dtype*."""
+        """Load the single number of *view* into the register of its name, as *dtype*."""
         core, loaded = self.core, self.core.load(queue, view)
         number = loaded[:1]
         if view.dtype is not dtype:
@@ -134,7 +134,7 @@ class Tiles:
         queue.free(loaded)
 
     def tile(self, *views: GmView) -> None:
-        """A view of each operand that is no number, then of the result."""
+        """Process a view of each operand that is not a single number, then of the result."""
         *inputs, output = views
         size = Size(self.steps, output.rows, output.columns)
         for view, queue in zip(inputs, self.queues.values(), strict=True):
@@ -162,11 +162,11 @@ class Size:
 
     @property
     def count(self) -> int:
-        """Elements that instructions on the whole tile take, with what fills it up."""
+        """Elements of instructions on the whole tile, including padding."""
         return align_up(self.rows * self.pitch, self.steps.whole)
 
     def elements(self, x: Value) -> int:
-        """Elements that an instruction on *x* takes."""
+        """Elements of an instruction on *x*."""
         if x.extent == "tile":
             return self.count // 8 if x.is_mask else self.count
         return align_up(self.columns if x.extent == "row" else self.rows, BRCB_LANES)
@@ -180,12 +180,12 @@ class TileWriter:
         self.core, self.steps = tiles.core, tiles.steps
         self.read: set[object] = set()
         self.written: set[object] = set()
-        """Buffers that have been touched since the last barrier."""
+        """Buffers that have been accessed since the last barrier."""
 
     def write(self) -> None:
-        """All steps, with a barrier before each that one before it stands in the way of."""
+        """Write all steps, with a barrier before each that depends on an earlier one."""
         if self.steps.work or self.tiles.blocks:
-            # The tile before may still be read from where this one writes.
+            # The buffers that this tile writes may still be read for the previous one.
             self.core.barrier("vector")
         spread: set[Value] = set()
         for step in self.steps.steps:
@@ -215,7 +215,7 @@ class TileWriter:
         self.written.add(written)
 
     def _spread(self, x: Value) -> None:
-        """A block of each number of *x*."""
+        """Broadcast each number of *x* to a block."""
         self._order([self.steps.places[x]], ("blocks", x))
         count = align_up(self.size.rows, BRCB_LANES)
         blocks = self.tiles.blocks[x][: count * block_elements(x.dtype)]
@@ -224,7 +224,7 @@ class TileWriter:
         self.core.emit(Broadcast(blocks, src))
 
     def _local(self, x: Value) -> Local | Register:
-        """All of *x*; a number for all is in the register of its name."""
+        """The whole of *x*; a single number is in the register of its name."""
         place, count = self.steps.places[x], self.size.elements(x)
         if x.extent == "number":
             return self.tiles.p.inputs[place.index].name
@@ -236,8 +236,8 @@ class TileWriter:
         return tile.as_dtype(x.dtype, count)
 
     def _by_row(self, step: Step) -> None:
-        """A micro-op a row; two, where numbers a row meet columns that are no whole repeats."""
-        # What fills a row up was loaded too, as zeros.
+        """One micro-op per row; two, if numbers per row meet columns that are no full repeats."""
+        # The padding of a row was loaded too, as zeros.
         columns = align_up(self.size.columns, LEAST_ELEMENTS)
         dtype = step.result.dtype
         parts = [(0, columns)]

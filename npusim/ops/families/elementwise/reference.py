@@ -1,4 +1,4 @@
-"""What the operators of the family compute, on whole arrays in plain numpy."""
+"""The results of the operators of the family, on whole arrays in plain numpy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HALF, FULL, BF16 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(ml_dtype
 
 
 def _nearest(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """*function* in float64, rounded to the type that comes in."""
+    """*function* in float64, rounded to the type of its argument."""
     return lambda x: function(x.astype(np.float64)).astype(x.dtype)
 
 
@@ -58,7 +58,7 @@ def _silu(x: Array, spec: DeviceSpec | None) -> Array:
 
 
 def _exceeds(a: Array, b: Array, given: Given) -> Array:
-    """Whether *a* > *b*; Atlas inference finds it by their difference, in units of *least*."""
+    """Whether *a* > *b*; Atlas inference tests their difference, in units of *least*."""
     if given.spec is None or given.spec.arch != "2002":
         return np.asarray((a > b).astype(np.uint8))
     dtype = a.dtype
@@ -100,7 +100,7 @@ def _compute(given: Given, function: Callable[..., Array], *operands: Array) -> 
 
 
 def _other(given: Given) -> Array:
-    """The second operand as an array; a number is of the type of the first."""
+    """The second operand as an array; a number has the type of the first."""
     other = given.other
     return other if isinstance(other, np.ndarray) else np.array(other, given.x.dtype)
 
@@ -248,7 +248,7 @@ def _slope_of_310p(x: Array) -> Array:
 
 
 def _kept(given: Given) -> Callable[[Array], Array]:
-    """What is left of float16 on a chip that has no infinities, and of other numbers all."""
+    """Clips float16 on a chip without infinities; other types are unchanged."""
     saturates = _is_series(given.spec, "Atlas inference") and given.x.dtype == HALF
     return lambda x: given.rounded(x.astype(np.float32), HALF) if saturates else x
 
@@ -348,7 +348,7 @@ ORACLES: dict[str, Oracle] = {
 
 
 def oracle_of(name: str) -> Oracle:
-    """What operator *name* computes of a checked call; raises TypeError where no row says so."""
+    """The oracle of operator *name*; raises TypeError if no row defines it."""
     if name not in ORACLES:
         raise TypeError(
             f"{name}: an elementwise operator must have an oracle; write what it computes in plain "
@@ -356,7 +356,7 @@ def oracle_of(name: str) -> Oracle:
         )
 
     def compute(given: Given) -> Array:
-        # Infinities and NaN are results here, not something to warn of.
+        # Infinities and NaN are valid results here, without a warning.
         with np.errstate(all="ignore"):
             return ORACLES[name](given)
 

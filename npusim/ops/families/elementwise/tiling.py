@@ -1,22 +1,22 @@
 """Cores and tiles of elementwise kernels.
 
-Operands that all have the shape of the result are one run of elements. As many cores as there are
-4 KiB of it, in the widest type on the way, up to all of them, take even shares of whole 512
-elements: a cast of 6144 numbers from 16 to 32 bits runs on 6 cores, one of 4096 to 64 bits on 8, a
-product of 4096 in fp32 on 4 and a negation of 4096 flags on 2 (profiles of training steps in
+Operands that all have the shape of the result are one run of elements. One core per 4 KiB of it, in
+the widest intermediate type, up to all cores, gets an equal share of whole 512 elements: a cast of
+6144 numbers from 16 to 32 bits runs on 6 cores, one of 4096 to 64 bits on 8, a product of 4096 in
+fp32 on 4 and a negation of 4096 flags on 2 (profiles of training steps in
 Ascend/msinsight@4e16fca1 and Ascend-mstt@99c2e0f9). The tiles are those of the vendor's tiling
 library (dengguojie/vue-element-admin@7d77ce32 ops/built-in/op_tiling/elewise_v3.cc, of 2022): the
 unified buffer has room for all tensors that are needed at a time, each counted in the widest type;
-a share that is larger than that comes in even tiles with every operand and the result in it twice.
+a larger share is processed in equal tiles with every operand and the result double buffered.
 
-Where an operand is broadcast, tiles are rows of the last two axes along which operands are
-broadcast in different ways (broadcast_v3.cc there): filled up to whole blocks in the buffer, as
-many as leave room for all tensors, a broadcast one counted as a whole one. They are dealt out in
-order, the same number to each core but the last, and nothing is double buffered. How an operand is
-broadcast inside the buffer was not read. Assumed: a row is one instruction, which takes a row as it
-is, and a number a row from the block that Brcb made of it. A number for all is a scalar operand.
+If an operand is broadcast, tiles are rows of the last two axes along which operands are broadcast
+differently (broadcast_v3.cc there): padded to whole blocks in the buffer, as many as leave room for
+all tensors, a broadcast one counted in full. They are assigned in order, equally many to each core
+except the last, and nothing is double buffered. How an operand is broadcast inside the buffer was
+not read. Assumed: each row is one instruction, which reads a broadcast row directly, and a number
+per row from a block made by Brcb. A single number is a scalar operand.
 
-The kernels that ship for these chips are closed; that they keep to both is inferred from their
+The kernels that ship for these chips are closed; that they follow both is inferred from their
 times.
 """
 
@@ -35,29 +35,29 @@ from npusim.ops.families.elementwise.contract import Problem
 
 LEAST_BYTES = 4096
 SHARE, TILE = 512, 128
-"""Elements that the share of a core, and a tile of several, are multiples of."""
+"""A core's share, and a tile of several, are multiples of these elements."""
 LIMITS = {8: 32767, 16: 32767, 32: 16383}
 """Bits of the widest type -> most elements of a tile of a run."""
 BRCB_LANES = 8
-"""Elements that Brcb takes at a time."""
+"""Elements that Brcb processes at a time."""
 WHOLE = 128
-"""Elements of a repeat of 16 bits, which a comparison takes whole."""
+"""Elements in a repeat of 16 bits; a comparison needs full ones."""
 LEAST_ELEMENTS = 8
-"""So many elements of 32 bits are loaded at least, a block, the last ones zeros."""
+"""Fewest elements of 32 bits in a load, a block, padded with zeros."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Tiles of `(rows, columns)`, dealt out to the cores."""
+    """Tiles of `(rows, columns)`, assigned to the cores."""
 
     tile_rows: int
     tile_columns: int
     tiles_per_core: int
     """Tiles of a core's share, a run of elements, of which the last core may have fewer."""
     share: int
-    """Elements of a run that a core takes; 0 where operands are broadcast."""
+    """Elements of a core's run; 0 if operands are broadcast."""
     depth: int
-    """Buffers of each operand and of the result."""
+    """Depth of each operand and of the result."""
 
 
 # ---- steps ----
@@ -65,7 +65,7 @@ class Plan(ops.Plan):
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The steps of a tile, and where their values are."""
+    """The steps of a tile, and the places of their values."""
 
     operands: tuple[Value, ...]
     steps: tuple[Step, ...]
@@ -76,13 +76,13 @@ class Steps:
 
     @property
     def widest_bits(self) -> int:
-        """The most bits that an element of a tensor in the buffer has."""
+        """The most bits per element of any tensor in the buffer."""
         tensors = [*self.operands, *self.work, *(x for x, _ in self.constants)]
         return max(*(x.dtype.bits for x in tensors if not x.is_mask), self.output.bits)
 
     @property
     def whole(self) -> int:
-        """Elements that tiles are filled up to multiples of: repeats, if they are compared."""
+        """Tiles are padded to a multiple of this many elements: full repeats for comparisons."""
         is_compared = any(step.result.is_mask for step in self.steps)
         return WHOLE if is_compared else LEAST_ELEMENTS
 
@@ -93,7 +93,7 @@ class Steps:
 
     @property
     def tensors(self) -> int:
-        """Tiles of the widest type that the buffer must have room for."""
+        """Tiles of the widest type for which the buffer must have room."""
         bits = sum(x.dtype.bits for x in self.operands if x.extent != "number") + self.output.bits
         bits += sum(1 if x.is_mask else x.dtype.bits for x in self.work)
         bits += sum(x.dtype.bits for x, _ in self.constants)
@@ -101,9 +101,9 @@ class Steps:
 
 
 def steps_of(spec: DeviceSpec, p: Problem) -> Steps:
-    """What the kernel of *p* does with a tile."""
+    """The steps of the kernel of *p* for a tile."""
     chain = Chain(spec)
-    # A number for all is widened once, on its way into its register.
+    # A single number is widened once, on its way to its register.
     # Flags are compared in float16, whatever they choose from.
     targets = [FLOAT16 if x.name == "condition" else p.computed_in for x in p.inputs]
     operands = [
@@ -125,7 +125,7 @@ def steps_of(spec: DeviceSpec, p: Problem) -> Steps:
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """A run of elements in even shares, or tiles of rows."""
+    """A run of elements in equal shares, or tiles of rows."""
     steps = steps_of(spec, p)
     kind = spec.vector_kinds[0]
     room = spec.cores[kind].usable_bytes("ub")
@@ -160,13 +160,13 @@ def _rows(spec: DeviceSpec, p: Problem, steps: Steps, room: int) -> Plan:
     *outer, rows, columns = (axis.size for axis in p.axes)
     pitch, element_bytes = steps.pitch(columns), steps.tensors * steps.widest_bits // 8
     granule = spec.transfer.store_granule_bytes
-    # What fills tiles up, and a tail that goes by itself where stores have a least size.
+    # Padding of tiles, and a separate tail if stores have a least size.
     slack = steps.whole * element_bytes + (granule if granule > 1 else 0)
     widest = align_down((room - slack) // element_bytes, steps.whole)
     width = min(pitch, widest)
-    # A number a row, and the block that Brcb makes of it.
-    beside = sum(BLOCK_BYTES + x.dtype.bits // 8 for x in steps.operands if x.extent == "column")
-    tile_rows = max(1, min(rows, (room - slack) // (width * element_bytes + beside)))
+    # A number per row, and the block that Brcb makes of it.
+    extra = sum(BLOCK_BYTES + x.dtype.bits // 8 for x in steps.operands if x.extent == "column")
+    tile_rows = max(1, min(rows, (room - slack) // (width * element_bytes + extra)))
     tiles = prod(outer) * ceil_div(rows, tile_rows) * ceil_div(columns, width)
     cores = len(spec.vector_cores)
     if p.output.element.nbytes(columns) < granule:

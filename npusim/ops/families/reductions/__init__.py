@@ -1,15 +1,15 @@
-"""Reductions along an axis: sums, means, the largest and where it is, and softmax.
+"""Reductions along an axis: sums, means, the maximum and its index, and softmax.
 
 .. code-block:: text
 
-    sum, mean, amax       a number a row
-    argmax                the index of the first of the largest
+    sum, mean, amax       one number per row
+    argmax                the index of the first maximum
     softmax               y = e ** (x - max) / sum(e ** (x - max))
     log_softmax           y = x - max - ln(sum(e ** (x - max)))
 
-Sums are in float32. Their order of additions is assumed: along the last axis halves onto halves and
-then neighbours, along others one row after the other. The vendor's generator is closed, and sums
-bit for bit those of a card are not claimed.
+Sums are in float32. The order of additions is assumed: along the last axis by halves and then
+neighbours, along others one row after another. The vendor's generator is closed, so sums are not
+claimed to be bit for bit those of a card.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ TABLE = {
 
 
 Kernel = tuple[Callable[..., _protocol.Plan], Callable[..., tuple[Block, ...]]]
-"""What splits a problem, and what writes its programs."""
+"""The function that splits a problem, and the one that writes its programs."""
 
 
 def _kernel(spec: DeviceSpec, p: Problem) -> Kernel:
-    """That of rows, or of columns."""
+    """The kernel for rows, or for columns."""
     if p.inner > 1 and p.keeps_shape:
         return column_softmax.tile, column_softmax.build
     if p.inner > 1:

@@ -1,10 +1,10 @@
-"""Softmax along an axis that others follow: each element meets the numbers of its column.
+"""Softmax along an axis other than the last: each element uses the maximum and sum of its column.
 
-x is `(outer, count, inner)`, and so is the result. Columns are shared out as those of sums are. A
-core finds the largest of each column of its piece, then adds up the powers, then divides by their
-sum. Pieces are made so narrow that all rows are in the unified buffer meanwhile, if a repeat of
-them is; else they are loaded for each of the three, and the powers calculated twice. The vendor's
-kernels are built by a closed generator; all of this, and the order of additions, is assumed.
+x is `(outer, count, inner)`, and so is the result. Columns are divided as for sums. A core finds
+the maximum of each column of its piece, then sums the powers, then divides by their sum. Pieces are
+so narrow that all rows remain in the unified buffer meanwhile, if those of one repeat do; otherwise
+they are loaded for each of the three passes, and the powers computed twice. The vendor's kernels
+are built by a closed generator; all of this, and the order of additions, is assumed.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from npusim.ops.families.reductions.columns import UNIT, Plan, Spans, share_of, 
 from npusim.ops.families.reductions.contract import Problem
 
 KEPT = 3
-"""Rows that are kept of a piece, in float32: the largest, the sums, and one to calculate with."""
+"""Rows stored per piece, in float32: the maximum, the sums, and scratch."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Pieces in even shares, of all rows, which are loaded once, if they fit into the buffer."""
+    """Pieces in equal shares, with all rows, which are loaded once if they fit into the buffer."""
     element, room = p.output.element, spec.cores[spec.vector_kinds[0]].usable_bytes("ub")
     room -= BLOCK_BYTES
-    # Two tiles of rows come in, one is calculated with in float32, two go out.
+    # Two tiles of rows are input, one is float32 scratch, two are output.
     own = 0 if element is FLOAT32 else FLOAT32.nbytes(1)
     row_bytes, kept_bytes = 4 * element.nbytes(1) + own, KEPT * FLOAT32.nbytes(1)
     width = width_of(spec, p)
     all_rows = align_down(room // (p.columns * row_bytes + kept_bytes), UNIT)
     width = min(width, all_rows) if all_rows else width
-    # Rows that are shorter than what is stored at least spill into the next ones of the same core.
+    # Rows shorter than the smallest store spill into the next ones of the same core.
     spills = element.nbytes(p.inner) < spec.transfer.store_granule_bytes
     cores, share = share_of(spec, p, width, spills=spills)
     return Plan(
@@ -47,9 +47,9 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """The pieces of a core, one after the other: all rows at once, or three times in tiles."""
+    """The pieces of a core, one after another: all rows at once, or three times in tiles."""
     kernel, element = ColumnSoftmax(VectorCore(p.name, spec), p, plan), p.output.element
-    # A piece has as much as is stored at least, so that only rows shorter than that spill.
+    # A piece is at least as large as the smallest store, so only shorter rows spill.
     least = ceil_div(spec.transfer.store_granule_bytes * 8, element.bits)
     spans = Spans.of(p, plan.piece_columns, plan.pieces_per_core, least)
     tiles, number = list(pieces(p.columns, plan.tile_rows)), np.arange(spans.core.size)
@@ -83,7 +83,7 @@ class ColumnSoftmax:
         self.core = core
         self.element = p.output.element
         self.is_log = p.name == "log_softmax"
-        # Softmax takes the largest off in float16, where the rows are that.
+        # Softmax subtracts the maximum in float16, if the rows are float16.
         self.dtype = FLOAT16 if self.element is FLOAT16 and not self.is_log else FLOAT32
         width, size = plan.piece_columns, plan.tile_rows * plan.piece_columns
         self.x, self.y = core.vecin(self.element, size, 2), core.vecout(self.element, size, 2)
@@ -94,7 +94,7 @@ class ColumnSoftmax:
     # ---- stages ----
 
     def whole(self, x: GmView, y: GmView) -> None:
-        """*x* to *y*, both `(count, columns)`: all rows at once, loaded once."""
+        """Process *x* to *y*, both `(count, columns)`: all rows at once, loaded once."""
         loaded, rows = self._load(x)
         self._largest_of(rows, x, is_first=True)
         values = self._apart(rows, x)
@@ -103,19 +103,19 @@ class ColumnSoftmax:
         self._out(loaded, values, y)
 
     def find_largest(self, x: GmView, is_first: bool) -> None:
-        """The largest of each column of the rows so far."""
+        """Update the maximum of each column."""
         loaded, rows = self._load(x)
         self._largest_of(rows, x, is_first=is_first)
         self.x.free(loaded)
 
     def add_up(self, x: GmView, is_first: bool) -> None:
-        """The sums of the powers of the rows so far."""
+        """Update the sums of the powers."""
         loaded, rows = self._load(x)
         self._total_of(self._apart(rows, x), x, is_first=is_first)
         self.x.free(loaded)
 
     def close(self, columns: int) -> None:
-        """Make of the sums what is divided by, multiplied with or taken off."""
+        """Convert the sums to the divisor, factor or subtrahend."""
         core, total = self.core, self.total[:columns]
         if self.is_log:
             core.ln(total, total)
@@ -124,14 +124,14 @@ class ColumnSoftmax:
             core.div(total, self.spare[:columns], total)
 
     def divide(self, x: GmView, y: GmView) -> None:
-        """*x* to *y*, by the sums."""
+        """Process *x* to *y*, using the sums."""
         loaded, rows = self._load(x)
         self._out(loaded, self._apart(rows, x), y)
 
     # ---- steps ----
 
     def _load(self, x: GmView) -> tuple[Local, Local]:
-        """The rows of *x*, also in the type in which the largest is taken off."""
+        """The rows of *x*, also in the type in which the maximum is subtracted."""
         loaded = self.core.load(self.x, x)
         rows = loaded[: x.rows * whole_blocks(x.columns, self.element)]
         self.core.barrier("vector")
@@ -157,7 +157,7 @@ class ColumnSoftmax:
                 self.core.max(largest, largest, row)
 
     def _apart(self, rows: Local, x: GmView) -> Local:
-        """*rows* less the largest, in float32; of softmax e to the power of that."""
+        """*rows* less the maximum, in float32; for softmax e to that power."""
         largest = self.largest.as_dtype(self.dtype, x.columns)
         with self.core.independent():
             for row in self._rows(rows, x):
@@ -181,7 +181,7 @@ class ColumnSoftmax:
                 core.add(total, total, power)
 
     def _out(self, loaded: Local, values: Local, y: GmView) -> None:
-        """Round what comes of *values* and the totals, and store it; *loaded* is free then."""
+        """Round the result of *values* and the totals, and store it; *loaded* is then free."""
         core, total = self.core, self.total[: y.columns]
         op: BinaryOp = "div"
         if self.is_log:

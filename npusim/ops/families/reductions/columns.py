@@ -1,10 +1,10 @@
-"""Reductions along an axis that others follow: rows are added to rows.
+"""Reductions along an axis other than the last: rows are added to rows.
 
-x is `(outer, count, inner)` and the result `(outer, inner)`. Columns of *inner* are shared out, in
-pieces of whole repeats; a core takes all rows of its piece, as many at a time as the unified buffer
-has room for, and adds one after the other to what it has, or takes the larger. `argmax` keeps where
-that was. The vendor's kernels are built by a closed generator; all of this, and the order
-of additions with it, is assumed.
+x is `(outer, count, inner)` and the result `(outer, inner)`. Columns of *inner* are divided into
+pieces of full repeats; a core processes all rows of its piece, as many at a time as the unified
+buffer holds, and adds one after another to the total, or takes the maximum. `argmax` also stores
+the index. The vendor's kernels are built by a closed generator; all of this, including the order of
+additions, is assumed.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from npusim.ops import _vocabulary as ops
 from npusim.ops.families.reductions.contract import Problem
 
 UNIT = 128
-"""Elements that a piece is a multiple of: a repeat of 16 bits, two of 32."""
+"""A piece is a multiple of this many elements: a repeat of 16 bits, two of 32."""
 MOST = 2048
-"""Elements of a piece; 8 KiB of float32."""
+"""Most elements of a piece; 8 KiB of float32."""
 BYTE_BITS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Pieces of columns, dealt out in order, and rows at a time."""
+    """Pieces of columns, assigned in order, and rows at a time."""
 
     piece_columns: int
     pieces_per_core: int
@@ -40,32 +40,32 @@ class Plan(ops.Plan):
 
 
 def width_of(spec: DeviceSpec, p: Problem) -> int:
-    """Columns of a piece, so few that all cores have one, if there are as many."""
+    """Columns of a piece, few enough that all cores have one, if there are as many."""
     each = ceil_div(p.rows * p.inner, len(spec.vector_cores))
     return min(align_up(each, UNIT), align_up(p.inner, UNIT), MOST)
 
 
 def share_of(spec: DeviceSpec, p: Problem, width: int, *, spills: bool) -> tuple[int, int]:
-    """Cores, and pieces of *width* columns for each; one core where what is stored *spills*."""
+    """Cores, and pieces of *width* columns for each; one core if stores *spill*."""
     count = p.rows * ceil_div(p.inner, width)
     share = ceil_div(count, 1 if spills else len(spec.vector_cores))
     return ceil_div(count, share), share
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Pieces in even shares, and as many rows as fit into the buffer."""
+    """Pieces in equal shares, and as many rows as fit into the buffer."""
     width, element = width_of(spec, p), p.inputs[0].element
     out = p.output.element
-    # What is stored beyond the end of a row belongs to the next one, of the same core.
+    # A store past the end of a row overlaps the next one, which the same core stores later.
     spills = out.nbytes(p.inner) % spec.transfer.store_granule_bytes > 0
     cores, share = share_of(spec, p, width, spills=spills)
     room = spec.cores[spec.vector_kinds[0]].usable_bytes("ub") - BLOCK_BYTES
-    # Two tiles of rows come in, one is calculated with.
+    # Two tiles of rows are input, one is scratch.
     row_bytes = 2 * element.nbytes(width) + FLOAT32.nbytes(width)
-    # Two results go out of the state. Where it was and where this row is stand next to it, and
-    # a bit for each column.
-    beside = 2 * FLOAT32.nbytes(width) + width // 8 if p.name == "argmax" else 0
-    kept_bytes = 2 * out.nbytes(width) + FLOAT32.nbytes(width) + beside
+    # Two results are output from the state. The index of the maximum and of this row need room too,
+    # and one bit per column.
+    extra = 2 * FLOAT32.nbytes(width) + width // 8 if p.name == "argmax" else 0
+    kept_bytes = 2 * out.nbytes(width) + FLOAT32.nbytes(width) + extra
     return Plan(
         block_dim=cores,
         reads_tiling=False,
@@ -77,7 +77,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 @dataclass(frozen=True, eq=False)
 class Spans:
-    """Pieces of columns in order, `(spans,)` each, and the core that takes them."""
+    """Pieces of columns in order, `(spans,)` each, and the core of each."""
 
     core: Integers
     outer: Integers
@@ -98,7 +98,7 @@ class Spans:
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """For each piece of columns the rows, some at a time, and then what is stored."""
+    """For each piece of columns the rows, some at a time, and then the store."""
     kernel = ColumnKernel(VectorCore(p.name, spec), p, plan)
     spans = Spans.of(p, plan.piece_columns, plan.pieces_per_core)
     x = GmView.of("x", p.inputs[0].element, p.rows * p.columns, p.inner)
@@ -125,7 +125,7 @@ class ColumnKernel:
     def __init__(self, core: VectorCore, p: Problem, plan: Plan) -> None:
         self.core, self.p = core, p
         self.element = p.inputs[0].element
-        # The largest of elements is one of them, so that float16 stays what it is.
+        # A maximum is one of the elements, so float16 remains float16.
         is_exact = p.name == "amax" and self.element is FLOAT16
         self.dtype = FLOAT16 if is_exact else FLOAT32
         width, size = plan.piece_columns, plan.tile_rows * plan.piece_columns
@@ -137,7 +137,7 @@ class ColumnKernel:
         core.claim_tails()
 
     def rows(self, x: GmView, is_first: bool) -> None:
-        """Add the rows of *x* `(rows, columns)` to the total, or begin it with the first."""
+        """Add the rows of *x* `(rows, columns)` to the total, or start it with the first."""
         core, loaded = self.core, self.core.load(self.x, x)
         pitch = whole_blocks(x.columns, self.element)
         rows = loaded[: x.rows * pitch]
@@ -146,9 +146,9 @@ class ColumnKernel:
             core.cast(self.wide[: rows.count], rows)
             rows = self.wide[: rows.count]
         if self.p.name == "mean":
-            # Scaled first, then added up.
+            # Scaled first, then summed.
             core.mul(rows, rows, 1 / self.p.columns)
-        # Bits of a comparison are whole bytes: what fills a block up was loaded too.
+        # Comparisons give whole bytes of bits: the padding of a block was loaded too.
         width = align_up(x.columns, BYTE_BITS) if self.places else x.columns
         for row in range(x.rows):
             added = rows[row * pitch : row * pitch + width]
@@ -161,7 +161,7 @@ class ColumnKernel:
         self.x.free(loaded)
 
     def _add(self, row: Local) -> None:
-        """Add *row* to the total, or take the larger of both."""
+        """Add *row* to the total, or take the maximum of both."""
         total = self.total.as_dtype(self.dtype, row.count)
         if self.places:
             self.places.keep_larger(total, row)
@@ -180,7 +180,7 @@ class ColumnKernel:
 
 
 class Places:
-    """Where the largest of each column was, counted in float32."""
+    """Index of the maximum of each column, counted in float32."""
 
     def __init__(self, core: VectorCore, width: int) -> None:
         self.core = core
@@ -188,22 +188,22 @@ class Places:
         self.mask = core.tile(UINT8, width // 8)
 
     def begin(self, columns: int) -> None:
-        """It is in row 0, which this one is."""
+        """Start with row 0, which is the present one."""
         with self.core.independent():
             for tile in (self.at, self.here):
                 self.core.duplicate(tile[: _whole(columns)], 0.0)
 
     def keep_larger(self, largest: Local, row: Local) -> None:
-        """Go on to the next row, *row*, and keep it where it is larger than *largest*."""
+        """Advance to the next row, *row*, and record its index where it exceeds *largest*."""
         core, count = self.core, _whole(row.count)
         at, here, mask = self.at[:count], self.here[:count], self.mask[: count // 8]
         core.emit(BinaryScalar("add", here, here, 1.0))
-        # What fills the columns up is compared as well, and left out of the result.
+        # The padding of columns is compared as well, but not stored.
         core.compare("gt", mask, _filled(row), _filled(largest))
         core.select(at, mask, here, at)
 
     def finish(self, largest: Local, last: int) -> Local:
-        """The places, or *last* where *largest* is NaN."""
+        """The indices, or *last* where *largest* is NaN."""
         core, count = self.core, _whole(largest.count)
         at, mask = self.at[:count], self.mask[: count // 8]
         core.compare("eq", mask, _filled(largest), _filled(largest))
@@ -212,10 +212,10 @@ class Places:
 
 
 def _whole(columns: int) -> int:
-    """Columns filled up to whole repeats, which a comparison takes."""
+    """Columns padded to full repeats, as a comparison needs them."""
     return align_up(columns, REPEAT_BYTES * 8 // FLOAT32.bits)
 
 
 def _filled(row: Local) -> Local:
-    """*row* with what fills it up to whole repeats."""
+    """*row* including its padding to full repeats."""
     return Local(row.buffer, row.offset_bytes, FLOAT32, _whole(row.count))

@@ -1,4 +1,4 @@
-"""What calls of the family are accepted, and what their kernels read off them."""
+"""The calls of the family that are accepted, and their problems for the kernel."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from npusim.ops._contract import MAX_RANK, Contract
 from npusim.ops._support import A2_A3, ATLAS_INFERENCE, Operands, Row
 
 KEEPS_SHAPE = ("softmax", "log_softmax")
-"""Operators that give a number for each element, not one a row."""
+"""Operators with a result for each element rather than for each row."""
 
 COUNTED = 2**24
-"""Whole numbers that float32 has, in which rows are counted."""
+"""Largest integer up to which float32 is exact; rows are counted in float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem(_protocol.Problem):
-    """A checked call: *rows* of *columns* elements each, one after the other."""
+    """A checked call: *rows* of *columns* elements each, one after another."""
 
     name: str
     rows: int
     columns: int
     inner: int = 1
-    """Elements behind each of these; where there are more than one, rows are added to rows."""
+    """Elements after each of these; if there are more than one, rows are added to rows."""
 
     @property
     def keeps_shape(self) -> bool:
-        """Whether each row becomes a row, not a number."""
+        """Whether the result of a row is a row rather than a number."""
         return self.name in KEEPS_SHAPE
 
 
@@ -41,7 +41,7 @@ SUPPORT = (
 
 
 def check(contract: Contract) -> Problem:
-    """Hold a call against what its kernel takes; raises OpError."""
+    """Check that the kernel accepts a call; raises OpError."""
     name, operand = contract.op, contract.operand("x")
     axis = contract.axis("dim", operand)
     outer, columns, rest = operand.shape[:axis], operand.shape[axis], operand.shape[axis + 1 :]

@@ -1,13 +1,13 @@
 """Cores, tiles and programs of reductions along rows.
 
-Rows are shared out evenly; as many as fit twice into the unified buffer, with what comes of them,
-are a tile. A row goes through its steps by itself, each behind a barrier. A reduction adds, or
-takes the larger, of halves: what lies behind the largest power of two is folded onto the beginning,
-then one half onto the other until one repeat is left, which one instruction reduces. A number of a
-row meets the row as the block that Brcb made of it. Where the largest is, is the smallest index of
-those that equal it.
+Rows are divided evenly; a tile has as many as fit into the unified buffer twice, with their
+results. Each row is processed separately, with a barrier after each step. A reduction adds, or
+takes the maximum of, halves: elements beyond the largest power of two are folded onto the
+beginning, then one half onto the other until one repeat is left, which one instruction reduces. A
+number per row is combined with the row as a block made by Brcb. The index of the maximum is the
+smallest index of the elements that equal it.
 
-The vendor's kernels are built by a closed generator; that they take rows one after the other, and
+The vendor's kernels are built by a closed generator; that they process rows one after another, by
 halves, is assumed.
 """
 
@@ -31,9 +31,9 @@ from npusim.ops import _vocabulary as ops
 from npusim.ops.families.reductions.contract import Problem
 
 Fold = Literal["sum", "max", "min"]
-"""What reduces a row to a number."""
+"""Operation that reduces a row to a number."""
 BRCB_LANES = 8
-"""Elements that Brcb takes at a time."""
+"""Elements that Brcb processes at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,14 +43,14 @@ class Plan(ops.Plan):
     rows_per_core: int
     tile_rows: int
     depth: int
-    """Buffers of the rows that come in, and of those that go out."""
+    """Depth of the queues of input and output rows."""
 
 
 # ---- tiling ----
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Even runs of rows that fit into the buffer."""
+    """Equal runs of rows that fit into the buffer."""
     cores = cores_of(spec, p)
     each = ceil_div(p.rows, cores)
     room, row_bytes = _room_bytes(spec, p), _row_bytes(p)
@@ -65,7 +65,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 
 def cores_of(spec: DeviceSpec, p: Problem) -> int:
-    """How many cores may take rows."""
+    """How many cores may process rows."""
     out_columns = p.columns if p.keeps_shape else 1
     if p.output.element.nbytes(out_columns) < spec.transfer.store_granule_bytes:
         # Such rows spill into the next ones when they are stored, so one core takes them all.
@@ -74,12 +74,12 @@ def cores_of(spec: DeviceSpec, p: Problem) -> int:
 
 
 def fits(spec: DeviceSpec, p: Problem) -> bool:
-    """Whether the unified buffer has room for a row and what is calculated with it."""
+    """Whether the unified buffer has room for a row and its intermediate results."""
     return _room_bytes(spec, p) >= _row_bytes(p)
 
 
 def _room_bytes(spec: DeviceSpec, p: Problem) -> int:
-    """For rows that come in and go out."""
+    """Bytes for input and output rows."""
     return spec.cores[spec.vector_kinds[0]].usable_bytes("ub") - _fixed_bytes(p)
 
 
@@ -98,28 +98,28 @@ def _out_pitch(p: Problem) -> int:
 
 
 def _width(p: Problem) -> int:
-    """Elements of a row, filled up to whole blocks of any type."""
+    """Elements of a row, padded to whole blocks of any type."""
     if p.name == "argmax":
-        # A comparison takes whole repeats.
+        # A comparison needs full repeats.
         return align_up(p.columns, REPEAT_BYTES * 8 // FLOAT32.bits)
     return whole_blocks(p.columns, FLOAT16)
 
 
 def _fixed_bytes(p: Problem) -> int:
-    """What a reduction overwrites, a row in float32, a number of the row and its blocks."""
+    """Bytes that a reduction overwrites, a row in float32, a number of the row and its blocks."""
     rows = 1 if _ends_in_float32(p) else 2
-    # The indices as float32, and a bit for each.
-    beside = FLOAT32.nbytes(_width(p)) + _mask_bytes(p) if p.name == "argmax" else 0
-    return rows * FLOAT32.nbytes(_width(p)) + (BRCB_LANES + 1) * BLOCK_BYTES + beside
+    # The indices as float32, and one bit for each.
+    extra = FLOAT32.nbytes(_width(p)) + _mask_bytes(p) if p.name == "argmax" else 0
+    return rows * FLOAT32.nbytes(_width(p)) + (BRCB_LANES + 1) * BLOCK_BYTES + extra
 
 
 def _mask_bytes(p: Problem) -> int:
-    """A bit for each element of a row."""
+    """Bytes of one bit per element of a row."""
     return align_up(_width(p) // 8, BLOCK_BYTES)
 
 
 def _ends_in_float32(p: Problem) -> bool:
-    """Whether the result is a row of float32, which is calculated with where it is."""
+    """Whether the result is a row of float32, which is computed in place."""
     return p.keeps_shape and p.output.element is FLOAT32
 
 
@@ -151,7 +151,7 @@ def shares(
 
 
 class RowKernel:
-    """The buffers of a core that takes rows, *tile_rows* at a time, and its stages."""
+    """The buffers of a core that processes *tile_rows* rows at a time, and its stages."""
 
     def __init__(self, core: VectorCore, p: Problem, tile_rows: int, depth: int) -> None:
         self.core, self.p = core, p
@@ -167,19 +167,19 @@ class RowKernel:
             self.indices = core.tile(FLOAT32, width)
             self.mask = core.tile(UINT8, width // 8)
         self.row = self.folded[: p.columns]
-        """Where a row is calculated with in float32; of each row, where the last one was."""
+        """Scratch for a row in float32; shared by all rows."""
         core.claim_tails()
 
     def begin(self) -> None:
-        """Fill what rows are calculated with that is the same for all of them."""
+        """Fill constants that are the same for all rows."""
         if self.indices:
             assert self.values is not None
-            # A comparison reads what fills a row up too.
+            # A comparison also reads the padding of a row.
             self.core.duplicate(self.values, 0.0)
             self._count(self.indices)
 
     def _count(self, indices: Local) -> None:
-        """Fill *indices* with 0, 1, 2 and so on: eight by hand, and then as many again."""
+        """Fill *indices* with 0, 1, 2 and so on: eight by the scalar unit, then doubling."""
         core = self.core
         for index in range(BRCB_LANES):
             core.alu("add", "index", int(np.float32(index).view(np.int32)))
@@ -188,13 +188,13 @@ class RowKernel:
         count_on(core, indices, BRCB_LANES, 1.0)
 
     def tile(self, x: GmView, y: GmView) -> None:
-        """*x* `(rows, columns)`; *y* the same, or `(rows, 1)`."""
+        """Process *x* `(rows, columns)`; *y* is the same, or `(rows, 1)`."""
         core, pitch, out_pitch = self.core, _pitch(self.p), _out_pitch(self.p)
         loaded, out = core.load(self.x, x), self.y.alloc()
         for row in range(x.rows):
             src = loaded[row * pitch : row * pitch + x.columns]
             dst = out[row * out_pitch : row * out_pitch + y.columns]
-            # The row before may still be read from where this one writes.
+            # The buffers that this row writes may still be read for the previous one.
             core.barrier("vector")
             self.row = self.values[: x.columns] if self.values else dst
             ROWS[self.p.name](self, dst, src)
@@ -218,12 +218,12 @@ class RowKernel:
             self.core.copy(dst, src)
 
     def reduced(self, op: Fold, src: Local) -> Local:
-        """The sum, the largest or the smallest of *src*, a number."""
+        """The sum, maximum or minimum of *src*, as a number."""
         self.core.copy(self.folded.as_dtype(src.dtype, src.count), src)
         return self.fold(op, src.dtype, src.count)
 
     def fold(self, op: Fold, dtype: DType, count: int) -> Local:
-        """The same of the *count* elements in `folded`, which are overwritten."""
+        """The same for the *count* elements in `folded`, which are overwritten."""
         folded = self.folded.as_dtype(dtype, count)
         lanes = REPEAT_BYTES * 8 // dtype.bits
         both: BinaryOp = "add" if op == "sum" else op
@@ -237,9 +237,9 @@ class RowKernel:
         return number
 
     def place_of_largest(self, src: Local) -> Local:
-        """Where the largest of *src* is first, or the last place, in float32.
+        """The first index of the maximum of *src*, or the last index for NaN, in float32.
 
-        It leaves the largest itself, in float32, in the register of that name.
+        Leaves the maximum itself, in float32, in the register of that name.
         """
         assert self.indices is not None
         assert self.mask is not None
@@ -252,14 +252,14 @@ class RowKernel:
         core.sync("vector", "scalar")
         core.get_value("largest", largest)
         core.sync("scalar", "vector")
-        # What fills the row up is compared as well, and left out by the fold.
+        # The padding of the row is compared as well, but not folded.
         row = Local("ub", self.row.offset_bytes, FLOAT32, width)
         core.compare("eq", self.mask, row, "largest")
         core.select(self.folded, self.mask, self.indices, float(src.count - 1))
         return self.fold("min", FLOAT32, src.count)
 
     def with_number(self, op: BinaryOp, dst: Local, src: Local, number: Local) -> None:
-        """`dst = src op number`, each element with the block that Brcb makes of the number."""
+        """`dst = src op number`, with the block that Brcb makes of the number."""
         dtype = src.dtype
         lanes = BLOCK_BYTES * 8 // dtype.bits
         blocks = self.blocks.of(dtype, BRCB_LANES * lanes)
@@ -292,7 +292,7 @@ class RowKernel:
         self.core.div(number, ones, number)
 
 
-# ---- what a row becomes ----
+# ---- results of a row ----
 
 
 def _sum(kernel: RowKernel, dst: Local, src: Local) -> None:
@@ -300,7 +300,7 @@ def _sum(kernel: RowKernel, dst: Local, src: Local) -> None:
 
 
 def _mean(kernel: RowKernel, dst: Local, src: Local) -> None:
-    # Scaled first, then added up.
+    # Scaled first, then summed.
     kernel.core.mul(kernel.row, kernel.wide(src), 1 / src.count)
     kernel.narrow(dst, kernel.reduced("sum", kernel.row))
 
@@ -317,7 +317,7 @@ def _argmax(kernel: RowKernel, dst: Local, src: Local) -> None:
 
 
 def _softmax(kernel: RowKernel, dst: Local, src: Local) -> None:
-    # The largest is taken off in float16, where the row is that.
+    # The maximum is subtracted in float16, if the row is float16.
     row = src if src.dtype is FLOAT16 else kernel.wide(src)
     values = kernel.in_float32(row, kernel.reduced("max", row))
     kernel.core.exp(values, values)
@@ -334,7 +334,7 @@ def _log_softmax(kernel: RowKernel, dst: Local, src: Local) -> None:
     wide = kernel.wide(src)
     largest = kernel.reduced("max", wide)
     if src.dtype is not FLOAT16:
-        # By default the largest is looked for among the numbers rounded to float16.
+        # By default the maximum is that of the elements rounded to float16.
         half = kernel.folded.as_dtype(FLOAT16, 1)
         kernel.narrow(half, largest)
         kernel.core.cast(largest, half)
@@ -354,4 +354,4 @@ ROWS: dict[str, Callable[[RowKernel, Local, Local], None]] = {
     "softmax": _softmax,
     "log_softmax": _log_softmax,
 }
-"""Operator -> what writes the steps of a row: the result `(columns,)` or `(1,)`, and the row."""
+"""Operator -> the function that writes the steps of a row: result `(columns,)` or `(1,)`, row."""

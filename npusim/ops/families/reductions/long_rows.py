@@ -1,14 +1,14 @@
 """Sums, means and softmax of rows that do not fit into the unified buffer: in equal pieces.
 
-A sum walks its row once. softmax does so three times: for the largest; for the powers, which go to
-a workspace in float32, and their sum; and to divide these. log_softmax reads x a third time in
-place of a workspace. Each piece is added, or compared, element by element to what the pieces before
-came to, and what that is in the end is reduced as a row that fits.
+A sum processes its row once. softmax does so three times: for the maximum; for the powers, which go
+to a workspace in float32, and their sum; and for dividing these. log_softmax reads x a third time
+instead of a workspace. Each piece is added, or compared, element by element to the result of the
+previous pieces, and the final result is reduced like a row that fits.
 
 Sources: CANN 8.1.RC1, public TBE copy, tbe/dsl/unify_schedule/vector/norm/norm_tilingcase.py, and
-norm.cc of the tiling library of 2022: cores share out rows, and no row. Assumed: how pieces are
-combined, whose order is closed; that log_softmax does without a workspace, as layer norms of that
-pattern do; and that sums of few rows are tiled like those of many, where the vendor's kernel cuts
+norm.cc of the 2022 tiling library: cores divide rows between them, and no row. Assumed: how pieces
+are combined, since the order is closed; that log_softmax has no workspace, like layer norms of that
+pattern; and that sums of few rows are tiled like those of many, where the vendor's kernel splits
 rows over cores and adds in global memory, in no certain order.
 """
 
@@ -26,9 +26,9 @@ from npusim.ops.families.reductions import kernel
 from npusim.ops.families.reductions.contract import Problem
 
 UNIT = 64
-"""Elements that a piece is a multiple of: a repeat of float32."""
+"""A piece is a multiple of this many elements: a repeat of float32."""
 FIXED_BYTES = (kernel.BRCB_LANES + 3) * BLOCK_BYTES
-"""A number and its blocks, the largest of a row, and what tails of rows need."""
+"""A number and its blocks, the maximum of a row, and room for tails of rows."""
 POWERS = "powers"
 """The workspace."""
 
@@ -45,7 +45,7 @@ class Plan(ops.Plan):
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Even runs of rows, in as few pieces as fit."""
+    """Equal runs of rows, in as few pieces as fit."""
     each = ceil_div(p.rows, kernel.cores_of(spec, p))
     workspaces = {POWERS: FLOAT32.nbytes(p.rows * _pitch(p))} if p.name == "softmax" else {}
     return Plan(
@@ -58,8 +58,8 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 
 def cuts(spec: DeviceSpec, p: Problem) -> list[tuple[int, int]]:
-    """Where each piece of a row begins, and how many elements it has; the first is the widest."""
-    # No piece is shorter than what a chip stores at least.
+    """Start and length of each piece of a row; the first is the widest."""
+    # No piece is shorter than the smallest store of the chip.
     least = ceil_div(spec.transfer.store_granule_bytes * 8, p.output.element.bits)
     return list(pieces(p.columns, _piece(spec, p), least))
 
@@ -71,20 +71,20 @@ def _piece(spec: DeviceSpec, p: Problem) -> int:
 
 
 def _pitch(p: Problem) -> int:
-    """Elements from row to row of the workspace: rows are whole blocks, since some chips load no
-    other ones."""
+    """Elements from row to row of the workspace: rows are whole blocks, since some chips load
+    nothing else."""
     return align_up(p.columns, BLOCK_BYTES // FLOAT32.nbytes(1))
 
 
 def _bytes_per_element(p: Problem) -> int:
-    """Of a piece: two that come in, what is combined and folded, and more if the row stays one."""
+    """For a piece: two inputs, the combined and folded ones, and more if the row remains a row."""
     x_bytes, y_bytes = p.inputs[0].element.nbytes(1), p.output.element.nbytes(1)
     found = 2 * x_bytes + 2 * FLOAT32.nbytes(1)
     if not p.keeps_shape:
         return found + FLOAT32.nbytes(1)
     found += 2 * y_bytes
     if p.output.element is FLOAT32:
-        # Powers pass through the buffers of x and of the result.
+        # Powers use the buffers of x and of the result.
         return found
     return found + FLOAT32.nbytes(1) + (4 * FLOAT32.nbytes(1) if p.name == "softmax" else 0)
 
@@ -93,7 +93,7 @@ def _bytes_per_element(p: Problem) -> int:
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """A core takes its rows one after the other."""
+    """A core processes its rows one after another."""
     long_rows = LongRows(VectorCore(p.name, spec), p, plan.piece, cuts(spec, p))
     stage = long_rows.softmax if p.keeps_shape else long_rows.reduce
     more = [GmView.of(name, FLOAT32, p.rows, _pitch(p)) for name in plan.workspaces]
@@ -110,11 +110,11 @@ class LongRows:
         self.is_log = p.name == "log_softmax"
         element = p.inputs[0].element
         self.dtype = FLOAT16 if element is FLOAT16 and p.name == "softmax" else FLOAT32
-        """Of what the largest is looked for among."""
-        # A piece is a row of its own.
+        """Type in which the maximum is found."""
+        # Each piece is treated as a row.
         self.rows = kernel.RowKernel(core, replace(p, columns=piece), tile_rows=1, depth=2)
         self.combined = core.tile(FLOAT32, piece)
-        """What the pieces so far came to."""
+        """The combined result of the pieces so far."""
         self.largest = core.claim("ub", BLOCK_BYTES).of(FLOAT32, 1)
         self.powers_in, self.powers_out = self.rows.x, self.rows.y
         if p.name == "softmax" and element is not FLOAT32:
@@ -151,7 +151,7 @@ class LongRows:
     # ---- pieces ----
 
     def _add(self, x: GmView, is_first: bool) -> None:
-        """*x* `(1, piece)`, for a mean scaled, to the sum."""
+        """Add *x* `(1, piece)`, scaled for a mean, to the sum."""
         rows, core = self.rows, self.core
         loaded = core.load(rows.x, x)
         src = loaded[: x.columns]
@@ -183,14 +183,14 @@ class LongRows:
         largest = self._reduced("max")
         if self.is_log:
             if self.p.output.element is not FLOAT16:
-                # By default the largest is looked for among the numbers rounded to float16.
+                # By default the maximum is that of the elements rounded to float16.
                 half = self.rows.folded.as_dtype(FLOAT16, 1)
                 self.rows.narrow(half, largest)
                 self.core.cast(largest, half)
             self.core.copy(self.largest, largest)
 
     def _add_powers(self, x: GmView, is_first: bool, *powers: GmView) -> None:
-        """The powers of *x* to their sum; those of softmax are stored, too."""
+        """Add the powers of *x* to their sum; those of softmax are stored, too."""
         rows, core = self.rows, self.core
         loaded = core.load(rows.x, x)
         src = loaded[: x.columns]
@@ -216,7 +216,7 @@ class LongRows:
             return
         if self.core.is_310p:
             self.rows.invert(total)
-        # The powers are there before they are loaded.
+        # The powers must be stored before they are loaded.
         self.core.sync("mte3", "mte2")
 
     def _divide(self, powers: GmView, y: GmView) -> None:
@@ -246,7 +246,7 @@ class LongRows:
     # ---- numbers of a row ----
 
     def _combine(self, op: BinaryOp, row: Local, is_first: bool) -> None:
-        """*row* to what the pieces so far came to."""
+        """Combine *row* with the result of the previous pieces."""
         so_far = self.combined.as_dtype(row.dtype, row.count)
         if is_first:
             self.core.copy(so_far, row)
@@ -254,7 +254,7 @@ class LongRows:
             self.core.apply(op, so_far, so_far, row)
 
     def _reduced(self, op: kernel.Fold) -> Local:
-        """What all pieces come to, a number."""
+        """The combined result of all pieces, as a number."""
         self.core.barrier("vector")
         widest = self.cuts[0][1]
         dtype = FLOAT32 if op == "sum" else self.dtype

@@ -1,4 +1,4 @@
-"""What the operators of the family compute, on whole arrays in plain numpy."""
+"""The results of the operators of the family, on whole arrays in plain numpy."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def compute(name: str, given: Given) -> Array:
 
 
 def _added(values: Array) -> Array:
-    """Of each row: one element after the other."""
+    """The sum of each row, one element after another."""
     total = values[..., 0].copy()
     for column in range(1, values.shape[-1]):
         total += values[..., column]
@@ -70,7 +70,7 @@ def _exp(x: Array) -> Array:
 
 
 def _cuts(name: str, x: Array, spec: DeviceSpec | None) -> list[tuple[int, int]]:
-    """The pieces of a row of *x*, whose last axis is that of rows, as the chip takes them."""
+    """The pieces of a row of *x*, whose last axis is that of rows, as on the chip."""
     chip = devices.load("ascend910b2") if spec is None else spec
     rows, columns, element = prod(x.shape[:-1]), x.shape[-1], dtype_of(x)
     assert element is not None
@@ -86,7 +86,7 @@ def _cuts(name: str, x: Array, spec: DeviceSpec | None) -> list[tuple[int, int]]
 
 
 def _total(x: Array, cuts: list[tuple[int, int]]) -> Array:
-    """Of each row: pieces onto the first one, and the sum of that."""
+    """The sum of each row: pieces are added to the first one, which is then summed."""
     (first, width), *others = cuts
     total = x[..., first : first + width].copy()
     for left, extent in others:
@@ -95,7 +95,7 @@ def _total(x: Array, cuts: list[tuple[int, int]]) -> Array:
 
 
 def _sum(x: Array) -> Array:
-    """Add up each row: halves onto halves until LANES are left, then neighbours onto neighbours."""
+    """The sum of each row: by halves until LANES are left, then neighbours."""
     while x.shape[-1] > LANES:
         half = 1 << (x.shape[-1] - 1).bit_length() - 1
         rest = x.shape[-1] - half

@@ -1,10 +1,10 @@
-"""The largest of rows that do not fit into the unified buffer, and where it is: in segments.
+"""The maximum of rows that do not fit into the unified buffer, and its index: in segments.
 
-A row is walked in segments, each reduced as a row that fits. What is largest so far and its index
-are kept in registers, which a comparison of the scalar unit changes where a segment has a larger
-one, so that the first of equals stays (ArgMaxV2: CANN 8.1.RC1, public TBE copy,
-impl/dynamic/arg_common.py, whose segments are multiples of 8192). That NaN stays too, and that such
-a row gives its last index, is assumed; so is all of `amax`, whose kernel is built by a closed
+A row is processed in segments, each reduced like a row that fits. The running maximum and its index
+are in registers, which a comparison of the scalar unit updates if a segment has a larger one, so
+that the first of equals remains (ArgMaxV2: CANN 8.1.RC1, public TBE copy,
+impl/dynamic/arg_common.py, whose segments are multiples of 8192). That NaN remains too, and that
+such a row gives its last index, is assumed; so is all of `amax`, whose kernel is built by a closed
 generator.
 """
 
@@ -26,13 +26,13 @@ from npusim.ops.families.reductions.contract import Problem
 NAMES = ("amax", "argmax")
 """Operators whose rows may be longer than the buffer."""
 SEGMENT = 8192
-"""Elements; two segments, and what is calculated with one, fit into the buffer in every type."""
+"""Elements; two segments, and scratch for one, fit into the buffer in every type."""
 MAGNITUDE = 0x7FFFFFFF
-"""All bits of a float32 but its sign."""
+"""All bits of a float32 except the sign."""
 INFINITY = 0x7F800000
-"""The bits of infinity; NaN has more."""
+"""The bits of infinity; those of NaN are greater."""
 LEAST = int(np.float32(-np.inf).view(np.uint32))
-"""The bits of what is not larger than anything."""
+"""The bits of the initial maximum, minus infinity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Plan(ops.Plan):
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Even runs of rows."""
+    """Equal runs of rows."""
     each = ceil_div(p.rows, kernel.cores_of(spec, p))
     return Plan(
         block_dim=ceil_div(p.rows, each), reads_tiling=False, rows_per_core=each, segment=SEGMENT
@@ -52,7 +52,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """A core takes its rows one after the other."""
+    """A core processes its rows one after another."""
     segments = SegmentKernel(VectorCore(p.name, spec), p, plan.segment)
     step = kernel.shares(p, plan.rows_per_core, 1, segments.row)
     return segments.core.launch(step, begin=segments.rows.begin)
@@ -63,12 +63,12 @@ class SegmentKernel:
 
     def __init__(self, core: VectorCore, p: Problem, segment: int) -> None:
         self.core, self.p, self.segment = core, p, segment
-        # A segment is a row.
+        # Each segment is treated as a row.
         self.rows = kernel.RowKernel(core, replace(p, columns=segment), tile_rows=1, depth=2)
         is_exact = p.output.element is FLOAT16
         self.dtype = FLOAT16 if is_exact else FLOAT32
         self.largest = core.claim("ub", BLOCK_BYTES).of(self.dtype, 1)
-        """The largest of the segments so far, for `amax`."""
+        """The maximum of the segments so far, for `amax`."""
 
     def row(self, x: GmView, y: GmView) -> None:
         """*x* `(1, columns)`, *y* `(1, 1)`."""
@@ -80,7 +80,7 @@ class SegmentKernel:
         repeat(self.core, self._finish, y)
 
     def _segment(self, x: GmView, is_first: bool) -> None:
-        """*x* `(1, segment)`; of `argmax` the first segment is as all others."""
+        """Process *x* `(1, segment)`; for `argmax` the first segment is not special."""
         rows, core = self.rows, self.core
         loaded = core.load(rows.x, x)
         src = loaded[: x.columns]
@@ -103,7 +103,7 @@ class SegmentKernel:
             core.max(self.largest, self.largest, largest)
 
     def _keep_larger(self, columns: int) -> None:
-        """Keep what the registers `largest` and `place` hold, if that is larger."""
+        """Keep the registers `largest` and `place` as the best so far, if that is larger."""
         self.core.emit(
             ScalarAlu("f32_lt", "is_larger", "best", "largest"),
             *_is_nan("largest"),

@@ -1,8 +1,8 @@
 """bl1_aligned_output: x2 stays in L1, and vector cores write the rows of a ragged narrow output.
 
-The fixpipe writes a block of rows, each filled up to 512 bytes, into one of two slots in global
-memory; the two vector cores of the group copy half of the rows each to where they belong, without
-what fills them up, while the cube core makes the next block (ops-nn@e5c3fa9 matmul/mat_mul_v3,
+The fixpipe writes a block of rows, each padded to 512 bytes, into one of two slots in global
+memory; the two vector cores of the group copy half of the rows each to the output, without the
+padding, while the cube core computes the next block (ops-nn@e5c3fa9 matmul/mat_mul_v3,
 matmul_v3_base_tiling.cpp and mat_mul_optimized_fixpipe_algorithm.h).
 """
 
@@ -47,13 +47,13 @@ FILLED, READ = 0, 1
 SLOTS = 2
 ROW_BYTES = 512
 TILE_ELEMENTS = 32768
-"""What L0C holds of fp32."""
+"""fp32 elements in L0C."""
 ROWS, MOST_ROWS = 128, 1024
-"""Rows of a block are a multiple of the one; of the other L0A takes 16 of k."""
+"""Rows of a block are a multiple of the first; L0A holds 16 of k for the second."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> WholeKPlan:
-    """Blocks of all columns; that a vector core's share fits its buffer limits rows: assumed."""
+    """Blocks of all columns; that a vector core's share fits its buffer limits rows (assumed)."""
     plan, pr = tile_base(spec, p), p.product
     columns = align_up(pr.n, FRACTAL_ROWS)
     size = p.output.element.nbytes(1)
@@ -74,7 +74,7 @@ def tile(spec: DeviceSpec, p: Problem) -> WholeKPlan:
 
 
 def build(spec: DeviceSpec, p: Problem, plan: WholeKPlan) -> tuple[Block, ...]:
-    """Three blocks a group: a cube core and its two vector cores."""
+    """Three blocks per group: a cube core and its two vector cores."""
     bound = {name: Binding(name) for name in (*p.names, "padded")}
     rows = pieces(p.product.m, plan.cube.base_m)
     blocks = [Piece(0, row, 0, count, p.product.n) for row, count in rows]
@@ -84,7 +84,7 @@ def build(spec: DeviceSpec, p: Problem, plan: WholeKPlan) -> tuple[Block, ...]:
 
 
 def _slots(p: Problem, plan: WholeKPlan, group: Integers, dealt: Pieces) -> GmViews:
-    """Where the rows of *dealt* are in the two slots of their *group*."""
+    """The places of the rows of *dealt* in the two slots of their *group*."""
     dtype = p.output.element
     height, width = SLOTS * plan.block_dim * plan.cube.base_m, ROW_BYTES * 8 // dtype.bits
     first = (group * SLOTS + dealt.index % SLOTS) * plan.cube.base_m + dealt.inside
@@ -93,12 +93,12 @@ def _slots(p: Problem, plan: WholeKPlan, group: Integers, dealt: Pieces) -> GmVi
 
 
 def _cube_core(spec: DeviceSpec, p: Problem, plan: WholeKPlan, dealt: Pieces) -> CoreSteps:
-    """What a cube core does: its blocks, into its two slots."""
+    """The steps of a cube core: its blocks, into its two slots."""
     core = CubeCore("matmul", spec, alone=True)
     cube, multiply = on_cube_core(core, p, plan.cube)
 
     def block(x1: GmTile, x2: GmTile, slot: GmView, bias: GmView | None, waits: bool) -> None:
-        """A block to *slot*, once it was read if it *waits*."""
+        """Write a block to *slot*, after it was read if it *waits*."""
         if waits:
             core.cross_core_wait_flag("group", "fixpipe", READ)
         multiply(x1, x2, slot, bias)
@@ -110,17 +110,17 @@ def _cube_core(spec: DeviceSpec, p: Problem, plan: WholeKPlan, dealt: Pieces) ->
 
 
 def _vector_core(spec: DeviceSpec, p: Problem, plan: WholeKPlan, dealt: Pieces) -> CoreSteps:
-    """What a vector core does: it moves half of the rows of each block."""
+    """The steps of a vector core: it moves half of the rows of each block."""
     core = VectorCore(plan.template, spec)
-    # Half of the rows of a block, each filled up to whole blocks of 32 bytes.
+    # Half of the rows of a block, each padded to whole blocks of 32 bytes.
     width = align_up(p.product.n, FRACTAL_ROWS)
     count = ceil_div(plan.cube.base_m, 2) * width
     rows = core.tiles(p.output.element, count, "mte2", "mte3", 2)
 
     def move(slot: GmView, output: GmView, releases: bool) -> None:
-        """Rows of *slot* to *output*; it is filled again if this *releases* it."""
+        """Copy rows of *slot* to *output*; *releases* allows the cube to fill it again."""
         core.cross_core_wait_flag("group", "mte2", FILLED)
-        # A block of one row leaves nothing to the second vector core.
+        # The second vector core has nothing to do for a block of one row.
         tile = rows.alloc() if slot.rows else None
         if tile is not None:
             fill(core, rows.slot(tile), slot)

@@ -1,14 +1,14 @@
-"""deterministic_split_k: the cores share k, and vector cores add their sums in the cores' order.
+"""deterministic_split_k: the cores share k, and vector cores add their sums in core order.
 
-The chunks of k go to the cores in runs. All cores make the same 384 rows (or columns) of the output
-at a time, each with its own chunks, into a slice of memory that no other core writes: the first
-chunk's sums are stored, the others added. When all cores are there, every vector core adds up some
-rows of all slices, core after core, and rounds them. Slices are double buffered, so that the cube
-cores work on the next rows meanwhile (ops-nn@e5c3fa9 matmul/mat_mul_v3, matmul_v3_base_tiling.cpp
-and mat_mul_deterministic_splitk_kernel.h).
+The chunks of k are distributed in consecutive runs. All cores compute the same 384 rows (or
+columns) of the output at a time, each with its own chunks, into a slice of memory that no other
+core writes: the first chunk's sums are stored, the others added. After all cores have synchronised,
+every vector core adds some rows of all slices, core after core, and rounds them. Slices are double
+buffered, so that the cube cores work on the next rows meanwhile (ops-nn@e5c3fa9 matmul/mat_mul_v3,
+matmul_v3_base_tiling.cpp and mat_mul_deterministic_splitk_kernel.h).
 
-Left out: slices that hold part of the columns, for which the L2 tiles are cut; operands that are
-turned into NZ first; partial sums kept in NZ, where n is no multiple of 16.
+Left out: slices with part of the columns, for which the L2 tiles are cut; operands that are first
+converted to NZ; partial sums stored in NZ, if n is no multiple of 16.
 """
 
 from __future__ import annotations
@@ -57,20 +57,20 @@ SUMMED, READ = 0, 1
 ALL_CORES = 2
 """Flag among the vector cores, and among the cube cores."""
 SLOTS = 2
-"""Slices of a core."""
+"""Slices per core."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedKPlan(Plan):
-    """Strips of the output, of which every core makes its part of the sums."""
+    """Strips of the output, for which every core computes its part of the sums."""
 
     tiles: StripTiles
     chunks: int
-    """Chunks of k, which the cores share in runs."""
+    """Chunks of k, which the cores share in consecutive runs."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> SharedKPlan:
-    """Runs of chunks for as many cores as there are chunks for."""
+    """Consecutive chunks for as many cores as there are chunks."""
     f, chip = p.traits, Chip.of(spec)
     cores = k_split.cores_along_k(f, chip)
     is_wide = k_split.holds_columns(f)
@@ -95,10 +95,10 @@ def tile(spec: DeviceSpec, p: Problem) -> SharedKPlan:
 
 
 def build(spec: DeviceSpec, p: Problem, plan: SharedKPlan) -> tuple[Block, ...]:
-    """Three blocks a group: a cube core and its two vector cores."""
+    """Three blocks per group: a cube core and its two vector cores."""
     bound = {name: Binding(name) for name in (*p.names, "sums")}
     pr = p.product
-    # The parts of the output in the order in which all cores make them.
+    # The parts of the output in the order in which all cores compute them.
     if plan.tiles.held == "b":
         strips = [Piece(0, 0, n, pr.m, columns) for n, columns in pieces(pr.n, STRIP)]
     else:
@@ -110,9 +110,9 @@ def build(spec: DeviceSpec, p: Problem, plan: SharedKPlan) -> tuple[Block, ...]:
 def _slices(
     plan: SharedKPlan, strips: list[Piece], core: Integers | int, index: Integers, inside: Pieces
 ) -> GmViews:
-    """The part *inside* of what *core* sums up of strip number *index*, in fp32.
+    """The part *inside* of the sums of *core* for strip *index*, in fp32.
 
-    Slices are `(2, cores, rows, columns)`, of the first strip, which is the largest.
+    Slices are `(2, cores, rows, columns)`, with the size of the first strip, which is the largest.
     """
     rows, columns = strips[0].rows, strips[0].columns
     sums = GmView.of("sums", FLOAT32, SLOTS * plan.block_dim * rows, columns)
@@ -121,8 +121,8 @@ def _slices(
 
 
 def _cube_core(spec: DeviceSpec, p: Problem, plan: SharedKPlan, strips: list[Piece]) -> CoreSteps:
-    """What a cube core does: all strips, each core with its chunks of k."""
-    # No messages go to the vector cores, only flags: all of L1 is free.
+    """The steps of a cube core: all strips, each core with its chunks of k."""
+    # Only flags, not messages, go to the vector cores, so all of L1 is available.
     core = CubeCore(plan.template, spec, alone=True)
     writer = StripWriter(core, p, plan.tiles)
     runs = [share(plan.chunks, plan.block_dim, number) for number in range(plan.block_dim)]
@@ -133,7 +133,7 @@ def _cube_core(spec: DeviceSpec, p: Problem, plan: SharedKPlan, strips: list[Pie
     whole = replace(each, row=0 * each.row, column=0 * each.column)
     out = _slices(plan, strips, each.core, index, whole)
     chunks = Chunks(each, k, np.minimum(STRIP, p.product.k - k), out, is_first == 0)
-    # Whoever reads a core's slice is a vector core of any group.
+    # A core's slice is read by vector cores of any group.
     waits = (is_first == 1) & (index >= SLOTS)
     ends = np.append(is_first[1:], 1) == 1
     wait = partial(core.cross_core_wait_flag, "group", "fixpipe", READ)
@@ -149,20 +149,20 @@ def _cube_core(spec: DeviceSpec, p: Problem, plan: SharedKPlan, strips: list[Pie
 
 
 def _vector_core(spec: DeviceSpec, p: Problem, plan: SharedKPlan, strips: list[Piece]) -> CoreSteps:
-    """What a vector core does: its rows of every strip, summed over the cores and rounded."""
+    """The steps of a vector core: its rows of every strip, summed over the cores and rounded."""
     core, cores = VectorCore(plan.template, spec), 2 * plan.block_dim
-    # A quarter of the unified buffer each is for the sums so far, for the results, and for either
-    # of the tiles that are loaded in turn.
+    # A quarter of the unified buffer each for the sums so far, for the results, and for either of
+    # the two tiles that are loaded alternately.
     most = align_down(core.room_bytes("ub") // 4 // FLOAT32.nbytes(1), REPEAT)
     add = _adder(core, p, most)
     every = Pieces.dealt([strips] * cores)
-    # An even share of the rows a vector core.
+    # An equal share of the rows for each vector core.
     each = -(-every.rows // cores)
     inside = np.minimum(every.core * each, every.rows)
     rows = np.minimum(each, every.rows - inside)
     own = replace(every, row=every.row + inside, rows=rows, inside=inside)
     tiles, of = own.cut(most, REPEAT)
-    # The rows and columns of the tiles, from the beginning of their strips.
+    # The rows and columns of the tiles, relative to their strips.
     strip, index = every.select(of), own.index[of]
     place = replace(tiles, row=tiles.row - strip.row, column=tiles.column - strip.column)
     slices = [_slices(plan, strips, other, index, place) for other in range(plan.block_dim)]
@@ -180,15 +180,15 @@ def _vector_core(spec: DeviceSpec, p: Problem, plan: SharedKPlan, strips: list[P
 
 
 def _adder(core: VectorCore, p: Problem, most: int) -> Callable[..., None]:
-    """The stage that adds up tiles of at most *most* elements of all slices, and rounds them."""
+    """The stage that adds tiles of at most *most* elements of all slices, and rounds them."""
     tiles_in, sums = core.vecin(FLOAT32, most, depth=2), core.tile(FLOAT32, most)
     results = core.vecout(p.output.element, most, depth=2)
 
     def add(output: GmView, *slices: GmView) -> None:
-        """Round the sum of *slices* to *output*, all of them `(rows, columns)`."""
+        """Write the rounded sum of *slices* to *output*, all of them `(rows, columns)`."""
         columns = align_up(output.columns, REPEAT)
         count = output.rows * columns
-        # (rows, columns) fp32 of each core, rows filled up to whole repeats
+        # (rows, columns) fp32 of each core, rows padded to full repeats
         first = core.load_rows(tiles_in, slices[0], pitch=columns)
         total = first[:count]
         for part in slices[1:]:

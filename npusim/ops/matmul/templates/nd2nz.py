@@ -1,8 +1,8 @@
-"""nd2nz: vector cores turn x1, x2 or both into FRACTAL_NZ, then the cube cores do as base does.
+"""nd2nz: vector cores convert x1, x2 or both to FRACTAL_NZ, then the cube cores run like base.
 
-A tile of rows goes through the unified buffer, half of which holds it as rows and half as NZ, where
-a column of blocks follows the other. x1 is turned before x2. The cube cores wait until all vector
-cores are done with both (ops-nn@e5c3fa9 matmul/mat_mul_v3/op_kernel, mat_mul_nd2nz.h and
+A tile of rows passes through the unified buffer, half of which holds it as rows and half as NZ,
+column of blocks after column. x1 is converted before x2. The cube cores wait until all vector cores
+have finished both (ops-nn@e5c3fa9 matmul/mat_mul_v3/op_kernel, mat_mul_nd2nz.h and
 mat_mul_unaligned_base_kernel.h).
 """
 
@@ -46,16 +46,16 @@ from npusim.ops.matmul.traits import Chip, Side, conflicts, turned
 TURNED, ALL_VECTOR_CORES = 0, 1
 """Flags: to the cube core of a group, and among the vector cores."""
 NARROW_BYTES = 2048
-"""Rows up to here are turned whole."""
+"""Rows up to this size are converted whole."""
 WIDTHS_BYTES = (6144, 4096, 2048)
-"""What is tried of wider ones."""
+"""Widths that are tried for wider rows."""
 CONFLICT_TILE = (96, 512)
-"""Rows and columns where x2 is turned for the banks' sake."""
+"""Rows and columns of a tile if x2 is converted because of bank conflicts."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowTile:
-    """What a vector core turns at a time."""
+    """The rows and columns that a vector core converts at a time."""
 
     rows: int
     columns: int
@@ -63,13 +63,13 @@ class RowTile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurningPlan(WholeKPlan):
-    """The plan of base, and what is turned before."""
+    """The plan of base, and the operands converted before."""
 
     turned: dict[Side, RowTile]
 
 
 def tile(spec: DeviceSpec, p: Problem) -> TurningPlan:
-    """Split as base does, with the tiles of the pass; whole fractals of rows are assumed."""
+    """Split like base, with the tiles of the conversion; whole fractals of rows are assumed."""
     plan = tile_base(spec, p)
     chip, vector_cores = Chip.of(spec), 2 * plan.block_dim
     room_bytes = (spec.cores["aiv"].ub_bytes or 0) // 2
@@ -99,7 +99,7 @@ def _as_nz(matrix: GmMatrix) -> GmMatrix:
 
 
 def _row_tile(matrix: GmMatrix, room_bytes: int, vector_cores: int) -> RowTile:
-    """What half of the unified buffer takes, so that the cores get equal shares."""
+    """The tile that fits half of the unified buffer, with equal shares for the cores."""
     width, outer = align_up(matrix.columns, c0(matrix.dtype)), matrix.rows
     if matrix.dtype.nbytes(width) <= NARROW_BYTES:
         most = max(FRACTAL_ROWS, align_down(room_bytes // matrix.dtype.nbytes(width), FRACTAL_ROWS))
@@ -123,10 +123,11 @@ def _row_tile(matrix: GmMatrix, room_bytes: int, vector_cores: int) -> RowTile:
 
 
 def build(spec: DeviceSpec, p: Problem, plan: TurningPlan) -> tuple[Block, ...]:
-    """Three blocks a group: a cube core and its two vector cores."""
+    """Three blocks per group: a cube core and its two vector cores."""
     bound = {name: Binding(name) for name in p.names}
     for side in plan.turned:
-        # The cube knows the NZ of an operand by the operand's name, vector cores its rows by _nd.
+        # The cube refers to the NZ of an operand by the operand's name, vector cores to its rows by
+        # _nd.
         bound |= {f"{side}_nd": Binding(side), side: Binding(f"{side}_nz")}
     bound |= {name: Binding(name, is_cached=False) for name in plan.past_l2}
     nz = replace(
@@ -145,23 +146,23 @@ def build(spec: DeviceSpec, p: Problem, plan: TurningPlan) -> tuple[Block, ...]:
 
 
 def _vector_core(spec: DeviceSpec, p: Problem, plan: TurningPlan) -> CoreSteps:
-    """What a vector core does: its tiles of the operands that are turned."""
-    # No messages go to the cube core, only a flag: the whole buffer, in two halves.
+    """The steps of a vector core: its tiles of the operands that are converted."""
+    # Only a flag, no messages, goes to the cube core: the whole buffer is used, in two halves.
     core = VectorCore(plan.template, spec, alone=True)
     half_bytes = core.room_bytes("ub") // 2
     rows_in = core.queue("ub", half_bytes, "mte2", "vector")
     nz_out = core.queue("ub", half_bytes, "vector", "mte3")
 
     def turn(nd: GmView, nz: GmView) -> None:
-        """*nd* `(rows, columns)` to *nz* `(blocks, rows_padded x 32)` bytes."""
+        """Convert *nd* `(rows, columns)` to *nz* `(blocks, rows_padded x 32)` bytes."""
         pitch, rows_padded = nz.rows, align_up(nd.rows, FRACTAL_ROWS)
         slot = load(core, rows_in, nd, pitch=pitch * c0(nd.dtype))
         if rows_padded > nd.rows:
-            # Rows that fill the last fractal are zero.
+            # Rows that pad the last fractal are zero.
             count = (rows_padded - nd.rows) * pitch * BLOCK_BYTES // 2
             core.duplicate(slot.of(FLOAT16, count, nd.rows * pitch * BLOCK_BYTES), 0.0)
         out = nz_out.alloc()
-        # (rows_padded, blocks) blocks of 32 bytes -> (blocks, rows_padded), a column a Copy
+        # (rows_padded, blocks) blocks of 32 bytes -> (blocks, rows_padded), one Copy per column
         for block in range(nz.rows):
             count = rows_padded * BLOCK_BYTES // 2
             offset = slot.offset_bytes + block * BLOCK_BYTES
@@ -173,7 +174,7 @@ def _vector_core(spec: DeviceSpec, p: Problem, plan: TurningPlan) -> CoreSteps:
     cores, steps = 2 * plan.block_dim, []
     for number, (side, size) in enumerate(plan.turned.items()):
         nd, nz = _tiles(_matrix(p, side), size)
-        # They are dealt out in turn, those of the first rows first, one operand after the other.
+        # They are assigned in turn, first rows first, one operand after the other.
         index = np.arange(len(nd))
         steps.append(Step(turn, (nd, nz), index % cores, np.full(len(nd), number)))
     done = partial(sync_all, core, "mte3", "mte3", ALL_VECTOR_CORES, TURNED)
@@ -182,7 +183,7 @@ def _vector_core(spec: DeviceSpec, p: Problem, plan: TurningPlan) -> CoreSteps:
 
 
 def _tiles(matrix: GmMatrix, size: RowTile) -> tuple[GmViews, GmViews]:
-    """The tiles of *matrix* that are turned, as rows and as NZ."""
+    """The tiles of *matrix* that are converted, as rows and as NZ."""
     nd = tiles(replace(matrix.view, name=f"{matrix.name}_nd"), size.rows, size.columns)
     # NZ: (blocks, rows_padded x 32) bytes
     column_bytes, width = _as_nz(matrix).nz_stride_bytes, c0(matrix.dtype)

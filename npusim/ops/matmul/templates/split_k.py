@@ -1,18 +1,18 @@
-"""single_core_split_k and al1_split_k: every core sums up chunks of k in global memory, in fp32.
+"""single_core_split_k and al1_split_k: every core sums chunks of k in global memory, in fp32.
 
-The chunks of a core's part of the output come in ascending order: the first one's sums are stored,
-the others are added to them. When a part has all its chunks, the two vector cores of the group
-round half of its rows each to the type of the output, while the cube goes on with the next part
+The chunks of a core's part of the output are in ascending order: the first one's sums are stored,
+the others added to them. When a part has all its chunks, the two vector cores of the group round
+half of its rows each to the type of the output, while the cube continues with the next part
 (ops-nn@e5c3fa9 matmul/mat_mul_v3).
 
-single_core_split_k: the output is cut into as many rectangles as there are cores, and a core takes
-a strip of rows of its rectangle at a time, with all of the rectangle's columns
+single_core_split_k: the output is divided into as many rectangles as there are cores, and a core
+processes a strip of rows of its rectangle at a time, with all of the rectangle's columns
 (matmul_v3_base_tiling.cpp, mat_mul_sc_splitk_kernel.h).
 
-al1_split_k: few rows of x1, of which L1 holds as much of k as fits, times a run of tiles of columns
-on each core. For a chunk of k it loads all rows of x1 once, then x2 of one tile after the other, in
-pieces. Where one chunk is all of k, the cube core stores the output itself. Neither operand stays
-in the L2 (matmul_v3_sc_splitk_al1_fullload_tiling.cpp, mat_mul_sc_splitk_al1_fullload_kernel.h).
+al1_split_k: few rows of x1, of which L1 holds as much of k as fits, times a run of column tiles on
+each core. For a chunk of k it loads all rows of x1 once, then x2 of one tile after the other, in
+pieces. If one chunk is all of k, the cube core stores the output itself. Both operands bypass the
+L2 (matmul_v3_sc_splitk_al1_fullload_tiling.cpp, mat_mul_sc_splitk_al1_fullload_kernel.h).
 """
 
 from __future__ import annotations
@@ -60,19 +60,19 @@ SUMMED = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitKPlan(Plan):
-    """Rectangles of *rows* x *columns*, which cores take strip after strip."""
+    """Rectangles of *rows* x *columns*, which cores process strip by strip."""
 
     tiles: StripTiles
     rows: int
     columns: int
     past_l2: tuple[str, ...]
-    """The operands that the L2 does not keep."""
+    """The operands that bypass the L2."""
     sums_columns: int
     """Columns of the workspace of sums."""
 
 
 def tile_single_core(spec: DeviceSpec, p: Problem) -> SplitKPlan:
-    """Rectangles dealt to the cores in turn; which core gets which rectangle is assumed."""
+    """Rectangles assigned to the cores in turn; which core gets which is assumed."""
     f, chip = p.traits, Chip.of(spec)
     cut, chunk = k_split.rectangles(f, chip), k_split.single_core_chunk_k(f, chip)
     strip = k_split.STRIP
@@ -88,14 +88,14 @@ def tile_single_core(spec: DeviceSpec, p: Problem) -> SplitKPlan:
         tiles=StripTiles(m=BASE, n=BASE, k=BASE, strip=strip, chunk_k=chunk, piece_k=chunk),
         rows=cut.rows,
         columns=cut.columns,
-        # One strip of all rows reads each element of x2 once.
+        # A strip of all rows reads each element of x2 once.
         past_l2=() if strip < f.m else ("x2",),
         sums_columns=columns,
     )
 
 
 def tile_al1(spec: DeviceSpec, p: Problem) -> SplitKPlan:
-    """All rows in a tile, and a run of tiles of columns for each core; L0C holds one tile."""
+    """All rows in a tile, and a run of column tiles for each core; L0C holds one tile."""
     f, chip = p.traits, Chip.of(spec)
     sizes = k_split.resident_tiles(f, chip)
     rows, blocks = align_up(f.m, FRACTAL_ROWS), ceil_div(f.n, sizes.n)
@@ -125,11 +125,11 @@ def tile_al1(spec: DeviceSpec, p: Problem) -> SplitKPlan:
 
 
 def build(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> tuple[Block, ...]:
-    """A cube core and, where sums meet in memory, its two vector cores a group."""
+    """A cube core per group and, if sums are in memory, its two vector cores."""
     names = (*p.names, *plan.workspaces)
     bound = {name: Binding(name, is_cached=name not in plan.past_l2) for name in names}
     strips = Pieces.dealt([_strips(p, plan, core) for core in range(plan.block_dim)])
-    # No messages go to the vector cores, only flags: all of L1 is free.
+    # Only flags, not messages, go to the vector cores, so all of L1 is available.
     core = CubeCore(plan.template, spec, alone=True)
     writer = StripWriter(core, p, plan.tiles)
     chunks = _chunks(p, plan, strips)
@@ -175,12 +175,12 @@ def _chunks(p: Problem, plan: SplitKPlan, strips: Pieces) -> Chunks:
 
 
 def _vector_core(spec: DeviceSpec, p: Problem, plan: SplitKPlan, strips: Pieces) -> CoreSteps:
-    """What a vector core does: it rounds half of the rows of every strip, to nearest even.
+    """The steps of a vector core: it rounds half of the rows of every strip, to nearest even.
 
-    As many whole rows as fit at a time; sums and results are double buffered.
+    It processes as many whole rows as fit at a time; sums and results are double buffered.
     """
     core, element = VectorCore(plan.template, spec), p.output.element
-    # Two halves of the unified buffer, each with some sums and what becomes of them.
+    # Two halves of the unified buffer, each with some sums and their results.
     bytes_each = FLOAT32.nbytes(1) + element.nbytes(1)
     most = align_down(core.room_bytes("ub") // 2 // bytes_each, REPEAT)
     sums_in = core.vecin(FLOAT32, most, depth=2)
@@ -188,7 +188,7 @@ def _vector_core(spec: DeviceSpec, p: Problem, plan: SplitKPlan, strips: Pieces)
 
     def round_rows(sums: GmView, output: GmView) -> None:
         columns = align_up(sums.columns, REPEAT)
-        # (rows, columns) fp32, rows filled up to whole repeats -> the type of the output
+        # (rows, columns) fp32, rows padded to full repeats -> the type of the output
         loaded = core.load_rows(sums_in, sums, pitch=columns)
         result, count = results.alloc(), sums.rows * columns
         core.cast(result[:count], loaded[:count], "rint")

@@ -1,15 +1,15 @@
-"""Products whose k is cut into chunks, for one cube core: the loop of the split-k kernels.
+"""Products with k split into chunks, on one cube core: the loop of the split-k kernels.
 
 .. code-block:: text
 
-    for strips of one operand, the held one:
+    for strips of one operand, the resident one:
         for chunks of k:
             the strip's part of the chunk to L1, once
-            for tiles of the other operand, which pass:    the tile's part of the chunk to L1
-                for base tiles of the strip:               sums of the chunk in L0C, to memory
+            for tiles of the other operand, which is streamed:   the tile's part of the chunk to L1
+                for base tiles of the strip:                     sums of the chunk in L0C, to memory
 
-The first chunk's sums are stored as fp32, those of the others are added to them in memory, by this
-core alone and in its order. Only what passes is double buffered in L1 (ops-nn@e5c3fa9
+The first chunk's sums are stored as fp32, those of the others are added to them in memory, by the
+same core in order. Only the streamed operand is double buffered in L1 (ops-nn@e5c3fa9
 matmul/mat_mul_v3, matmul_v3_base_tiling.cpp: depthA1 = stepM x stepKa, depthB1 = 2 x stepKb).
 """
 
@@ -43,14 +43,14 @@ from npusim.kernel.steps import Integers
 from npusim.ops.matmul.check import Problem
 
 MOST_STEPS = 2**20
-"""More than a core takes for a chunk: orders of one chunk and the next are so far apart."""
+"""More steps than a core takes for a chunk: the distance of the orders of consecutive chunks."""
 
 
 class _Block(NamedTuple):
     """A base tile of the output."""
 
     origin: int
-    """Where it begins in the strip."""
+    """Offset in the strip."""
     out: GmView
     bias: GmView | None
     """The bias of its columns, in the first chunk."""
@@ -58,30 +58,30 @@ class _Block(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StripTiles:
-    """Sizes of what a cube core multiplies."""
+    """Sizes of the operands of a cube core."""
 
     m: int
     n: int
     k: int
-    """L0A gets m x k, L0B k x n, L0C m x n."""
+    """L0A holds m x k, L0B k x n, L0C m x n."""
     held: Literal["a", "b"] = "a"
     """The operand of which L1 holds a strip."""
     strip: int
     """Rows of x1, or columns of x2, in a strip."""
     chunk_k: int
-    """k whose products are summed up in L0C."""
+    """k that is summed in L0C."""
     piece_k: int
-    """k of a load of the operand that passes; shorter than a chunk only if a strip is one tile."""
+    """k per load of the streamed operand; less than a chunk only if a strip is one tile."""
     l0c_depth: int = 2
 
     @property
     def held_base(self) -> int:
-        """Rows or columns of a strip that L0 takes at a time."""
+        """Rows or columns of a strip in L0 at a time."""
         return self.m if self.held == "a" else self.n
 
     @property
     def passing_base(self) -> int:
-        """Columns or rows of the other operand that L0 takes at a time."""
+        """Columns or rows of the other operand in L0 at a time."""
         return self.n if self.held == "a" else self.m
 
 
@@ -93,21 +93,21 @@ class Chunks:
     """The strip of each."""
     k: Integers
     count: Integers
-    """Where the chunk begins, and its k."""
+    """Start of the chunk, and its k."""
     out: GmViews
-    """Where the sums of the strip go."""
+    """Destination of the strip's sums."""
     is_added: NDArray[np.bool_]
-    """Whether they are added to what is there."""
+    """Whether they are added to the contents."""
 
     @property
     def before(self) -> Integers:
-        """What a core does at these orders comes before the chunks."""
+        """Orders of steps of a core before the chunks."""
         orders: Integers = np.arange(self.k.size) * MOST_STEPS
         return orders
 
     @property
     def after(self) -> Integers:
-        """What it does at these comes behind them."""
+        """Orders of steps of a core after the chunks."""
         return self.before + MOST_STEPS - 1
 
 
@@ -115,7 +115,7 @@ class StripWriter:
     """Writes chunks of strips for one cube core."""
 
     def __init__(self, core: CubeCore, p: Problem, tiles: StripTiles) -> None:
-        """Claim the buffers; raises ProgramError where they do not fit."""
+        """Claim the buffers; raises ProgramError if they do not fit."""
         self._core, self._tiles = core, tiles
         self._a, self._b = gm_matrix_a(p.product), gm_matrix_b(p.product)
         pair = self._a, self._b
@@ -133,9 +133,9 @@ class StripWriter:
             self._bias = GmView.vector("bias", p.bias_type, p.product.n)
 
     def steps(self, chunks: Chunks) -> tuple[Step, ...]:
-        """Store the sums of each of *chunks*, or add them to those of the chunks before.
+        """Store the sums of each of *chunks*, or add them to those of the previous chunks.
 
-        `chunks.before` and `chunks.after` are orders of what a core does around each of them.
+        `chunks.before` and `chunks.after` are orders for steps of a core around each of them.
         """
         piece, of_k = chunks.pieces, {"k": chunks.k, "count": chunks.count}
         x1 = self._a.tiles(piece.row, piece.rows, **of_k)
@@ -143,7 +143,7 @@ class StripWriter:
         holds_a = self._tiles.held == "a"
         held, passing = (x1, x2) if holds_a else (x2, x1)
         fetch = Step(self._fetch, (held,), piece.core, chunks.before + 1)
-        # Of each tile that passes: its chunk, and where it begins in all that passes.
+        # For each streamed tile: its chunk, and its offset among all streamed tiles.
         base = self._tiles.passing_base
         of = np.repeat(np.arange(chunks.k.size), -(-passing.extent // base))
         place = np.arange(of.size) - np.searchsorted(of, of)
@@ -177,7 +177,7 @@ class StripWriter:
         return tuple(found)
 
     def _fetch(self, held: GmTile) -> None:
-        """Load a strip in the place of the one before."""
+        """Load a strip in place of the previous one."""
         self._core.sync("mte1", "mte2")
         self._core.load_matrix(self._held, self._holder, held.extent, held.k)
         self._core.sync("mte2", "mte1")
@@ -204,7 +204,7 @@ class StripWriter:
             self._passing.free(piece)
 
     def _blocks(self, extent: int, out: GmView, bias: GmView | None) -> Iterator[_Block]:
-        """The base tiles that a strip of *extent* makes with one tile of the other operand."""
+        """The base tiles of a strip of *extent* and one tile of the other operand."""
         for origin, width in pieces(extent, self._tiles.held_base):
             part = slice(origin, origin + width)
             if self._tiles.held == "a":
@@ -213,7 +213,7 @@ class StripWriter:
                 yield _Block(origin, out[:, part], None if bias is None else bias[:, part])
 
     def _add(self, block: _Block, sums: Local, held: L1Matrix, passing: L1Matrix) -> None:
-        """Add the product over a piece of k; the first one begins with the bias, or with zero."""
+        """Add the product over a piece of k; the first one starts from the bias, or from zero."""
         rows, columns = block.out.rows, block.out.columns
         total = sums[: l0c_elements(rows, columns)]
         start: Local | None = None
@@ -230,7 +230,7 @@ class StripWriter:
             self._table.drop(start)
 
     def _store(self, sums: Local, out: GmView, is_added: bool) -> None:
-        """`(columns / 16, rows, 16)` fp32 in L0C to *out* `(rows, columns)`."""
+        """Store `(columns / 16, rows, 16)` fp32 in L0C to *out* `(rows, columns)`."""
         self._l0c.enque(sums)
         sums = self._l0c.deque()
         self._core.fixpipe(out, sums, atomic=is_added)
@@ -238,10 +238,10 @@ class StripWriter:
 
 
 def views_of(whole: GmView, pieces: Pieces) -> GmViews:
-    """The rows and columns of *pieces* in *whole*, which has those of all of them."""
+    """The rows and columns of *pieces* in *whole*, which covers all of them."""
     return GmViews.of(whole, pieces.row, pieces.column, pieces.rows, pieces.columns)
 
 
 def output_of(p: Problem) -> GmView:
-    """All of the output."""
+    """The whole output."""
     return GmView.of("output", p.output.element, p.product.m, p.product.n)

@@ -1,9 +1,9 @@
 """The templates v2, base and bl1_full_load: a core sums all of k of a block in L0C.
 
-A core makes blocks of the output one after the other: (rows, k) of x1 times (k, columns) of x2,
+A core computes blocks of the output one after the other: (rows, k) of x1 times (k, columns) of x2,
 summed in fp32 in L0C, plus the bias, rounded once to fp16 or bf16 on the way out. In bl1_full_load
-a narrow x2 stays in L1 while many rows of x1 pass: a core takes two blocks of rows at a time, of
-all k; the blocks of one column of them come before those of the next (ops-nn@e5c3fa9
+a narrow x2 stays in L1 while many rows of x1 are streamed: a core takes two blocks of rows at a
+time, with all of k; the blocks of one column of them precede those of the next (ops-nn@e5c3fa9
 matmul/mat_mul_v3, matmul_v3_base_tiling.cpp).
 """
 
@@ -44,11 +44,11 @@ from npusim.ops.matmul.tiles import coupled_tiles, past_l2_of_v2, v2_tiles
 L0_BYTES = 32768
 """Half of L0A or L0B."""
 FEW_ROWS = 32
-"""Of float32, that take an x2 that lies as (n, k) piece by piece. Measured were 32."""
+"""float32 rows for which an x2 stored as (n, k) is read piece by piece. 32 were measured."""
 WIDE_BLOCK, WIDE_CORES = 256, 16
-"""Columns of a block of such products, and how many of them there are at least."""
+"""Columns of a block of such products, and their least number."""
 BLOCKS = 2
-"""Blocks of rows that follow each other on a core in bl1_full_load."""
+"""Consecutive blocks of rows of a core in bl1_full_load."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +57,11 @@ class WholeKPlan(Plan):
 
     cube: CubeTiles
     past_l2: tuple[str, ...] = ()
-    """The operands that the L2 does not keep."""
+    """The operands that bypass the L2."""
 
 
 def tile_base(spec: DeviceSpec, p: Problem) -> WholeKPlan:
-    """Split as MatMulV3 does."""
+    """Split like MatMulV3."""
     if spec.arch == "2002":
         cube = coupled_tiles(spec, p)
         is_past = cube.bypasses_l2(p.product) and not p.product.transposed_b
@@ -74,11 +74,11 @@ def tile_base(spec: DeviceSpec, p: Problem) -> WholeKPlan:
 
 
 def _piece_by_piece(cube: CubeTiles, k: int, n: int) -> CubeTiles:
-    """*cube* with one piece of k in a load, and 256 columns a core where that occupies 16 cores.
+    """*cube* with one piece of k per load, and 256 columns per core if that occupies 16 cores.
 
-    So a profile has few rows of float32 times an x2 that lies as (n, k): 32 x 9216 x 4096 takes 16
-    cores 347 us, 4.5 ns for each 128 bytes (Ascend/msinsight@4e16fca1, AlexNet). MatMulV2 takes
-    them there, of whose tiles for float32 no more is known.
+    This follows a profile of few float32 rows times an x2 stored as (n, k): 32 x 9216 x 4096 takes
+    16 cores 347 us, 4.5 ns for each 128 bytes (Ascend/msinsight@4e16fca1, AlexNet). MatMulV2 runs
+    it there, of whose tiles for float32 nothing else is known.
     """
     cores = ceil_div(n, WIDE_BLOCK)
     if cores >= WIDE_CORES:
@@ -96,13 +96,13 @@ def _piece_by_piece(cube: CubeTiles, k: int, n: int) -> CubeTiles:
 
 
 def _past_l2(p: Problem, cube: CubeTiles) -> tuple[str, ...]:
-    """The operands that the L2 does not keep, because no block reads them a second time.
+    """The operands that bypass the L2, because no block reads them a second time.
 
-    Of several matrices it keeps both (assumed). The vendor's rule for products cut into tiles of
-    the L2, by which an operand that one row or column of tiles reads is not kept
-    (matmul_v3_l2_cache), is left out: by it 512 x 4096 x 4096 would read x2 four times and take
-    131 us, measured 95. That it does not keep an output larger than itself makes no difference
-    here: stores always pass through it.
+    With several matrices the L2 caches both (assumed). The vendor's rule for products cut into L2
+    tiles, by which an operand that one row or column of tiles reads is not cached
+    (matmul_v3_l2_cache), is left out: by it 512 x 4096 x 4096 would read x2 four times and take 131
+    us, measured 95. That it does not cache an output larger than itself makes no difference here:
+    stores always pass through it.
     """
     pr = p.product
     if pr.matrices > 1:
@@ -113,16 +113,16 @@ def _past_l2(p: Problem, cube: CubeTiles) -> tuple[str, ...]:
 
 
 def tile_v2(spec: DeviceSpec, p: Problem) -> WholeKPlan:
-    """Split as the measured times of MatMulV2 say."""
+    """Split according to the measured times of MatMulV2."""
     cube = v2_tiles(spec, p)
     return _plan(p, cube, past_l2_of_v2(p, cube))
 
 
 def tile_full_load(spec: DeviceSpec, p: Problem) -> WholeKPlan:
-    """The tiles of base with all of k in each load, fewer rows where L1 is too small."""
+    """The tiles of base with all of k in each load, with fewer rows if L1 is too small."""
     pr, cube = p.product, resident_columns(spec, p, diagonal_tiles(spec, p))
     blocks = ceil_div(pr.m, BLOCKS * cube.base_m) * ceil_div(pr.n, cube.base_n)
-    # Hints to the L2 are given by other kernels only (matmul_v3_l2_cache.cpp).
+    # Only other kernels give hints to the L2 (matmul_v3_l2_cache.cpp).
     return _plan(p, replace(cube, cores=min(blocks, spec.cores["aic"].count)))
 
 
@@ -158,11 +158,11 @@ def resident_columns(spec: DeviceSpec, p: Problem, cube: CubeTiles) -> CubeTiles
 # ---- programs ----
 
 Stage = Callable[[GmTile, GmTile, GmView, GmView | None], None]
-"""Makes a block: `output (rows, columns) = x1 (rows, k) @ x2 (k, columns) + bias (columns,)`."""
+"""Computes a block: `output (rows, columns) = x1 (rows, k) @ x2 (k, columns) + bias (columns,)`."""
 
 
 def build(spec: DeviceSpec, p: Problem, plan: WholeKPlan) -> tuple[Block, ...]:
-    """One block a core; cores share the bodies of their programs."""
+    """One block per core; cores share the bodies of their programs."""
     core: CubeCore
     if spec.arch == "2002":
         core = AiCore("matmul", spec)
@@ -170,7 +170,7 @@ def build(spec: DeviceSpec, p: Problem, plan: WholeKPlan) -> tuple[Block, ...]:
     else:
         core = CubeCore("matmul", spec, alone=True)
         cube, stage = on_cube_core(core, p, plan.cube)
-    # MatMulV2 of up to any size is as fast as the cube, where no load comes late (assumed).
+    # MatMulV2 is as fast as the cube at any size, if no load is issued late (assumed).
     is_early = plan.template == "v2"
     bound = {
         name: Binding(name, is_cached=name not in plan.past_l2, is_early=is_early)
@@ -187,7 +187,7 @@ def build(spec: DeviceSpec, p: Problem, plan: WholeKPlan) -> tuple[Block, ...]:
 
 
 def _pairs(p: Problem, cube: CubeTiles) -> list[list[Piece]]:
-    """The blocks of each core: pairs below each other are dealt in turn, column after column."""
+    """The blocks of each core: vertical pairs are assigned in turn, column after column."""
     pr, pairs = p.product, []
     for column, columns in pieces(pr.n, cube.base_n):
         for top, height in pieces(pr.m, BLOCKS * cube.base_m):
@@ -214,10 +214,10 @@ def on_cube_core(core: CubeCore, p: Problem, tiling: CubeTiles) -> tuple[Matmul,
 
 
 def _on_ai_core(core: AiCore, p: Problem, tiling: CubeTiles) -> tuple[Matmul, Stage]:
-    """Those of a coupled core: operands and results go through the unified buffer."""
+    """The same for a coupled core: operands and results pass through the unified buffer."""
     tile, a, b = base_tile(tiling), gm_matrix_a(p.product), gm_matrix_b(p.product)
     left = NdFeed(core, a)
-    # FRACTAL_NZ is the layout of L1 already: mte2 copies it there directly.
+    # FRACTAL_NZ already is the layout of L1: mte2 copies it directly.
     right = NdFeed(core, b) if b.layout == "ND" else b
     cube = Matmul(core, tile, left, right, p.product.k, "vector")
     out = NdOut(core, tile.m, tile.n, p.output.element)

@@ -28,11 +28,11 @@ MODULES = {
     "msd": msd,
     "coupled": coupled,
 }
-"""Template -> what has its `tile` and `build`."""
+"""Template -> the module with its `tile` and `build`."""
 
 
 def _taken(p: Problem) -> str:
-    """The kernel, of those that the types have."""
+    """The kernel that takes the call, of those for its types."""
     template = p.types.template
     if template == "a8w4" and is_unpacked(p):
         return "a8w4_unpacked"
@@ -40,7 +40,7 @@ def _taken(p: Problem) -> str:
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Split as the template that takes the call does."""
+    """Split like the template that takes the call."""
     plan: Plan = MODULES[_taken(p)].tile(spec, p)
     return plan
 

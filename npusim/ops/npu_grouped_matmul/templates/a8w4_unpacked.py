@@ -1,11 +1,11 @@
-"""The template a8w4_unpacked: int8 by int4 of few columns for many rows, as int8 by int8.
+"""The template a8w4_unpacked: int8 by int4 with few columns and many rows, as int8 by int8.
 
-Vector cores write the weight as int8 and its scales as floats, wait for each other, and all goes on
-as in the template dequantise, with one vector core a cube core; scales of a bfloat16
-output are rounded down to that type (ops-transformer@c29bc10 gmm/grouped_matmul/op_kernel,
-grouped_matmul_antiquant_a8w4_pre.h). Assumed: that what the digits of other templates
-need, the bias, are not added to products that need none, that all vector cores share the weight
-evenly, and how much of it each takes at a time.
+Vector cores write the weight as int8 and its scales as floats and wait for each other; the rest is
+like the template dequantise, with one vector core per cube core. The scales for a bfloat16 output
+are rounded down to that type (ops-transformer@c29bc10 gmm/grouped_matmul/op_kernel,
+grouped_matmul_antiquant_a8w4_pre.h). Assumed: that the bias, which the digits of other templates
+need, is not added to products that do not need it, that all vector cores share the weight evenly,
+and how much of it each processes at a time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ UNPACKED, ALL_VECTORS = 2, 3
 BYTES, SCALES = "unpacked", "scales"
 """Workspaces."""
 PACKED, WORDS = "packed", "words"
-"""The weight and the scale as the caller gave them; *weight* and *scale* are the workspaces."""
+"""The caller's weight and scale; *weight* and *scale* are the workspaces."""
 KINDS = {PACKED: INT4, BYTES: INT8}
 CHUNK = 16384
 """Elements that are unpacked at a time."""
@@ -52,7 +52,7 @@ WORDS_AT_ONCE = 2048
 
 
 def tile(spec: DeviceSpec, p: Problem) -> DequantisePlan:
-    """Split as the template dequantise does int8 by int8, with one vector core a cube core."""
+    """Split like the template dequantise for int8 by int8, with one vector core per cube core."""
     q = _as_int8(p)
     k, n = p.weight_shape(0)
     plan = replace(
@@ -64,7 +64,7 @@ def tile(spec: DeviceSpec, p: Problem) -> DequantisePlan:
 
 
 def _as_int8(p: Problem) -> Problem:
-    """The call that the unpacked weight makes of *p*."""
+    """The call that *p* becomes with the unpacked weight."""
     (weight,), (k, n) = p.weight, p.weight_shape(0)
     kind = "bfloat16" if p.output.element is BFLOAT16 else "float32"
     spec = TensorSpec((p.experts, k, n), "int8", weight.spec.layout)
@@ -78,7 +78,7 @@ def _as_int8(p: Problem) -> Problem:
 
 
 def build(spec: DeviceSpec, p: Problem, plan: DequantisePlan) -> tuple[Block, ...]:
-    """A cube core and a vector core a group."""
+    """Build a cube core and a vector core in each group."""
     q, vector_core = _as_int8(p), VectorCore("npu_grouped_matmul", spec)
     cube_core = CubeCore("npu_grouped_matmul", spec)
     cube = dequantise.cube_steps(cube_core, q, plan)
@@ -105,18 +105,18 @@ def build(spec: DeviceSpec, p: Problem, plan: DequantisePlan) -> tuple[Block, ..
 
 
 def _unpacked(core: VectorCore, p: Problem, q: Problem, cores: int) -> tuple[Step, ...]:
-    """Vector cores write the weight and its scales, before all else, and wait for each other."""
+    """Let vector cores write the weight and its scales first, and wait for each other."""
     dtype = q.scale[0].element
     packed_in, half = core.vecin(INT4, CHUNK, depth=2), core.tile(FLOAT16, CHUNK)
     out = core.vecout(INT8, CHUNK, depth=2)
     words_in, wide = core.vecin(UINT64, WORDS_AT_ONCE), core.tile(FLOAT32, WORDS_AT_ONCE)
-    # Room for float32 whatever they are.
+    # Space for float32, whatever their type is.
     scales_out = core.vecout(dtype, FLOAT32.bits // dtype.bits * WORDS_AT_ONCE)
 
     def unpack(packed: GmView, *unpacked: GmView) -> None:
-        """*packed* int4 `(rows, columns)` to *unpacked* int8, side by side."""
+        """Unpack *packed* int4 `(rows, columns)` to *unpacked* int8, adjacent pieces."""
         count = packed.rows * packed.columns
-        # Rows of packed elements follow each other without gaps, in memory as in the buffer.
+        # Rows of packed elements are contiguous, in memory as in the buffer.
         flat = GmView.vector(packed.name, INT4, count).shifted_to(packed.offset_bytes)
         loaded = core.load_rows(packed_in, flat)
         core.cast(half[:count], loaded[:count], "none")
@@ -132,7 +132,7 @@ def _unpacked(core: VectorCore, p: Problem, q: Problem, cores: int) -> tuple[Ste
         out.free(result)
 
     def write_scales(words: GmView, scales: GmView) -> None:
-        """The lower halves of *words* `(n,)` as floats."""
+        """Write the lower halves of *words* `(n,)` as floats."""
         count = words.columns
         loaded, result = core.load_rows(words_in, words), scales_out.alloc()
         floats = result[:count] if dtype is FLOAT32 else wide[:count]
@@ -160,7 +160,7 @@ def _unpacked(core: VectorCore, p: Problem, q: Problem, cores: int) -> tuple[Ste
 
 
 def _pieces(p: Problem, cores: int) -> tuple[Integers, tuple[GmViews, ...]]:
-    """The core of each piece of the weight; where it is packed, and where its halves are not."""
+    """The core of each piece of the weight, its packed source and its unpacked halves."""
     (k, n), narrow = p.weight_shape(0), c0(INT8)
     if not p.is_nz:
         # All of it is one row.

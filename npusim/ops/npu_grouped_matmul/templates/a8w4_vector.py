@@ -1,11 +1,11 @@
 """The template a8w4_vector: int8 by int4 of two shapes, whose groups of k vector cores scale.
 
-As the template a8w4, but the fixpipe only rounds the sums of digits to float16, where those above
-2048 lose bits, and a place of the ring holds one group of k. The vector cores of a group have a
-half of a tile each; they multiply what comes by the scales, the lower halves of the words, and add
-it up in float32 (ops-transformer@c29bc10 gmm/grouped_matmul/op_kernel,
-grouped_matmul_antiquant_a8w4_msd*.h). Assumed: that high and low digits are added up apart, and put
-together in the end.
+Like the template a8w4, except that the fixpipe only rounds the sums of digits to float16, in which
+those above 2048 lose bits, and a slot of the ring holds one group of k. The vector cores of a group
+process half a tile each; they multiply what arrives by the scales, the lower halves of the words,
+and add it up in float32 (ops-transformer@c29bc10 gmm/grouped_matmul/op_kernel,
+grouped_matmul_antiquant_a8w4_msd*.h). Assumed: high and low digits are summed separately and
+combined at the end.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from npusim.ops.npu_grouped_matmul.tiling import RING, MixedPlan, laid_out, plac
 ONE = int(np.float32(1).view(np.uint32))
 """The scale of the fixpipe."""
 SPLIT = 16.0
-"""What a high digit counts."""
+"""The weight of a high digit."""
 
 
 def _of_groups(p: Problem, parts: Parts) -> Parts:
-    """Each part for every group of k: groups of all parts of a core are its turns."""
+    """Repeat each part for every group of k: the groups of all parts of a core are its turns."""
     each = groups_of_k(p)
     every = parts.select(np.repeat(np.arange(parts.core.size), each))
     return replace(every, turn=every.turn * each + np.tile(np.arange(each), parts.core.size))
 
 
 def cube_steps(core: CubeCore, p: Problem, plan: MixedPlan, parts: Parts) -> tuple[Step, ...]:
-    """Cube cores write the sums of a group of k at a time; each row of x is two of digits."""
+    """Let cube cores write the sums of one group of k at a time; each row of x is two of digits."""
     digits, each = GmMatrix("digits", INT4, 2 * p.rows, p.x_shape(0)[1], False), groups_of_k(p)
     weight = matrices_of(p, 0, 0)[1]
     cube = Matmul(core, plan.tile, digits, weight, GROUP_K)
@@ -77,13 +77,13 @@ def cube_steps(core: CubeCore, p: Problem, plan: MixedPlan, parts: Parts) -> tup
 
 
 def vector_steps(core: VectorCore, p: Problem, plan: MixedPlan, parts: Parts) -> tuple[Step, ...]:
-    """Vector cores add up the groups of k of every other chunk of a tile: one at most."""
+    """Let vector cores sum the groups of k of alternate chunks of a tile: at most one each."""
     each, total = groups_of_k(p), _Totals(core, p, plan)
     words = GmView.of("scale", UINT64, p.experts * each, p.weight_shape(0)[1])
 
     def rows_of(own: Parts) -> tuple[Integers, Integers]:
-        """The rows of each part that its core has: where they begin, and how many."""
-        # The second of the two vector cores begins.
+        """The first row of each part on its core, and their number."""
+        # The second of the two vector cores takes the first chunk.
         first = (1 - own.core % 2) * plan.chunk_rows
         return first, np.clip(own.rows - first, 0, plan.chunk_rows)
 
@@ -114,12 +114,12 @@ def vector_steps(core: VectorCore, p: Problem, plan: MixedPlan, parts: Parts) ->
 
 
 class _Totals:
-    """The buffers of a vector core, and what it adds up in them."""
+    """The buffers of a vector core with its running sums."""
 
     def __init__(self, core: VectorCore, p: Problem, plan: MixedPlan) -> None:
         self.core = core
         rows, width = plan.chunk_rows, align_up(plan.tile.n, REPEAT)
-        # Of a tile of digits each of both cores has one chunk at most.
+        # Each of the two cores has at most one chunk of a tile of digits.
         assert plan.tile.m <= 2 * 2 * rows
         count = rows * width
         self.sums_in = [core.vecin(FLOAT16, count) for _ in range(2)]
@@ -135,9 +135,9 @@ class _Totals:
     def add(
         self, place: GmView, scale: GmView, height: int, first: int, rows: int, is_first: bool
     ) -> None:
-        """`total = f32(sums) * scale [+ total]` of both digits, of *rows* rows from *first* on.
+        """`total = f32(sums) * scale [+ total]` for both digits, of *rows* rows from *first* on.
 
-        *place* has sums of digits of *height* rows of x, `(2 height, columns)`.
+        *place* has the sums of the digits of *height* rows of x, `(2 height, columns)`.
         """
         core, columns, width = self.core, scale.columns, align_up(scale.columns, REPEAT)
         loaded = core.load_rows(self.words_in, scale)
@@ -145,7 +145,7 @@ class _Totals:
         core.gather_mask("even", factors, loaded.as_dtype(FLOAT32, 2 * columns))
         self.words_in.free(loaded)
         core.cross_core_wait_flag("group", "mte2", FILLED)
-        # A row of both digits, (rows, 2 x columns): the first half are high ones.
+        # A row of both digits, (rows, 2 x columns): the first half holds the high ones.
         both = laid_out(place, height, 2 * columns)[first : first + rows, :]
         for digit, (queue, total) in enumerate(zip(self.sums_in, self.totals, strict=True)):
             half = both[:, digit * columns : (digit + 1) * columns]

@@ -1,17 +1,17 @@
-"""The templates antiquant and antiquant_performance: a weight of int8 or int4 by float rows.
+"""The templates antiquant and antiquant_performance: an int8 or int4 weight with float rows.
 
-Vector cores dequantise the weight into a workspace, and cube cores multiply by what they find
-there. Both templates give the same bits (ops-transformer@c29bc10 gmm/grouped_matmul/op_kernel,
+Vector cores dequantise the weight into a workspace, from which cube cores load it as an operand.
+Both templates give the same bits (ops-transformer@c29bc10 gmm/grouped_matmul/op_kernel,
 grouped_matmul_antiquant*.h; op_host/op_tiling/grouped_matmul_tiling.cpp).
 
-In antiquant each cube core has one vector core, which makes all of k of the columns of a block,
-again for each block of rows; of two places in the workspace one is filled while the cube core
-multiplies by the other.
+In antiquant each cube core has one vector core, which dequantises the columns of a block over all
+of k, again for each row of blocks; the workspace has two slots, one of which is filled while the
+cube core multiplies by the other.
 
-In antiquant_performance all vector cores make the columns of a round together: as many blocks of
-256 columns as there are cores, or as a part of the workspace holds. They share its k, two of a
-group taking turns with the chunks of their share, and wait for each other; then the cube cores
-share its blocks. Of two parts of the workspace one is filled while the other is read.
+In antiquant_performance all vector cores dequantise the columns of a round together: as many blocks
+of 256 columns as there are cores, or as a part of the workspace holds. They split its k, the two of
+a group alternating over the chunks of their share, and wait for each other; then the cube cores
+split its blocks. One of two parts of the workspace is filled while the other is read.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ FILLED, READ, ALL_VECTORS, ALL_CUBES = range(4)
 cores of a kind wait for each other."""
 WORKSPACE = "dequantised"
 PLACES = 2
-"""Parts of the workspace, of a core or of all."""
+"""Parts of the workspace, of each core or of all together."""
 BYTES_EACH: dict[tuple[DType, bool], int] = {
     (FLOAT16, False): 6,
     (BFLOAT16, False): 8,
@@ -79,15 +79,15 @@ BYTES_EACH: dict[tuple[DType, bool], int] = {
 """Type of x, whether the weight is int4 -> bytes of the unified buffer that the vendor counts for
 an element."""
 CHUNK = 4096
-"""Elements of a chunk are a multiple of it."""
+"""Elements of a chunk are a multiple of this."""
 UB_COLUMNS, UB_COLUMNS_OF_K = 512, 256
-"""Columns of a chunk, and those where k lies inside."""
+"""Columns of a chunk, and those if k is the inner dimension."""
 LEAST_K_OF_CORES = 5 * 2**20
-"""k times 256 columns of all cores, from which all vector cores work together."""
+"""k times 256 columns of all cores, from which on all vector cores work together."""
 LEAST_USE = 0.4
-"""The share of cores that have a block, from which they do."""
+"""The share of cores with a block, from which on they do."""
 ROUND, ROUND_OF_WIDE = 16 * 2**20, 10 * 2**20
-"""Elements of a round, and where there are many columns."""
+"""Elements of a round, and if there are many columns."""
 WIDE = 5120
 LEAST_ROWS = 8
 """k of a vector core's share."""
@@ -98,14 +98,14 @@ class AntiquantPlan(Plan):
     """Base tiles, and what a vector core dequantises at a time."""
 
     ub_rows: int
-    """Rows of a chunk of the weight as it lies."""
+    """Rows of a chunk of the weight in its memory layout."""
     ub_columns: int
     round_n: int
     """Columns that are in the workspace together."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> AntiquantPlan:
-    """Base tiles; rounds of as many blocks of columns as cores take, or a block a core."""
+    """Base tiles; rounds of as many blocks of columns as cores take, or a block for each core."""
     base, cores = _cube_tile(spec, p), cores_of(spec)
     k, n = int(p.groups.k.max()), int(p.groups.n.max())
     is_shared = _is_performance(spec, p)
@@ -114,7 +114,7 @@ def tile(spec: DeviceSpec, p: Problem) -> AntiquantPlan:
         elements = ROUND if n <= WIDE else ROUND_OF_WIDE
         used = min(ceil_div(elements, k * base.n), cores, ceil_div(n, base.n))
         round_n, places = used * base.n, PLACES
-    # k lies inside a transposed weight; else the chunk of a core is as wide as the tile.
+    # k is the inner dimension of a transposed weight; otherwise a chunk is as wide as the tile.
     columns = UB_COLUMNS_OF_K if p.trans_weight else base.n
     columns = UB_COLUMNS if is_shared else columns
     return AntiquantPlan(
@@ -132,7 +132,7 @@ def tile(spec: DeviceSpec, p: Problem) -> AntiquantPlan:
 
 
 def _is_performance(spec: DeviceSpec, p: Problem) -> bool:
-    """Whether there are so many blocks and so much k that all vector cores work together."""
+    """Whether there are enough blocks and enough k for all vector cores to work together."""
     if p.asked is not None:
         return p.asked == "antiquant_performance"
     cores = spec.cores["aic"].count
@@ -145,14 +145,14 @@ def _is_performance(spec: DeviceSpec, p: Problem) -> bool:
 
 
 def _cube_tile(spec: DeviceSpec, p: Problem) -> BaseTile:
-    """The base tile; the end of L1, where messages of vector cores come, is not for operands."""
+    """The base tile; operands leave out the end of L1, where messages of vector cores arrive."""
     core = spec.cores["aic"]
     messages_bytes = (core.l1_bytes or 0) - core.usable_bytes("l1")
     return base_tile(spec, p.types.x, rows_of(p), table_bytes=table_bytes(p) + messages_bytes)
 
 
 def _ub_rows(spec: DeviceSpec, p: Problem, columns: int) -> int:
-    """Rows of a chunk of so many columns."""
+    """Rows of a chunk with this many columns."""
     each_bytes = BYTES_EACH[p.types.x, p.types.weight is INT4]
     elements = align_down((spec.cores["aiv"].ub_bytes or 0) // each_bytes, CHUNK)
     return max(8, align_down(elements // columns, 8))
@@ -162,7 +162,7 @@ def _ub_rows(spec: DeviceSpec, p: Problem, columns: int) -> int:
 
 
 def build(spec: DeviceSpec, p: Problem, plan: AntiquantPlan) -> tuple[Block, ...]:
-    """A cube core and one or two vector cores a group."""
+    """Build a cube core and one or two vector cores in each group."""
     is_shared, cores = plan.template == "antiquant_performance", plan.block_dim
     place_bytes = p.types.x.nbytes(int(p.groups.k.max()) * plan.round_n)
     products: Callable[..., tuple[Step, ...]]
@@ -174,7 +174,7 @@ def build(spec: DeviceSpec, p: Problem, plan: AntiquantPlan) -> tuple[Block, ...
         vector_cores, of_core = 1, PLACES * place_bytes
         of_vectors, products = parts, _products
     cube, vector = CubeCore("npu_grouped_matmul", spec), VectorCore("npu_grouped_matmul", spec)
-    # Where cores work together they have read all of the list before.
+    # If cores work together they have read the whole list before.
     read = None if is_shared else parts
     cube_steps = products(cube, p, plan, parts, place_bytes)
     vector_steps = _dequantised(vector, p, plan, of_vectors, place_bytes)
@@ -204,7 +204,7 @@ def _rounds(p: Problem, plan: AntiquantPlan) -> Parts:
 def _products(
     core: CubeCore, p: Problem, plan: AntiquantPlan, parts: Parts, place_bytes: int
 ) -> tuple[Step, ...]:
-    """antiquant: each block when its columns are there."""
+    """antiquant: compute each block when its columns are ready."""
     product = _product(core, p, plan)
 
     def block(*arguments: Any) -> None:
@@ -221,7 +221,7 @@ def _products(
 def _shared_products(
     core: CubeCore, p: Problem, plan: AntiquantPlan, rounds: Parts, place_bytes: int
 ) -> tuple[Step, ...]:
-    """antiquant_performance: the blocks of each round, row after row, when it is filled."""
+    """antiquant_performance: compute the blocks of each round, row by row, once it is filled."""
     base, cores = plan.tile, plan.block_dim
     across = -(-rounds.columns // base.n)
     order, number = spread(-(-rounds.rows // base.m) * across)
@@ -252,17 +252,17 @@ def _shared_products(
 
 
 def _arguments(own: Parts, start_bytes: Integers) -> tuple[Any, ...]:
-    """What the product of blocks gets, whose columns begin *start_bytes* into the workspace."""
+    """The arguments of blocks' products, whose columns begin *start_bytes* into the workspace."""
     x = own.x
     weight = GmTiles(WORKSPACE, start_bytes, own.columns, x.k)
     return x, weight, own.matrices, own.output, own.of_columns(own.p.bias)
 
 
 def _product(core: CubeCore, p: Problem, plan: AntiquantPlan) -> Callable[..., None]:
-    """The stage of a block: rows of x by dequantised columns."""
+    """The stage for a block: rows of x by dequantised columns."""
 
     def dequantised(k: int) -> GmMatrix:
-        """The columns in the workspace, of a weight of *k*."""
+        """The columns in the workspace, of a weight with this *k*."""
         sizes = (plan.round_n, k) if p.trans_weight else (k, plan.round_n)
         return GmMatrix(WORKSPACE, p.types.x, *sizes, not p.trans_weight)
 
@@ -287,11 +287,11 @@ def _product(core: CubeCore, p: Problem, plan: AntiquantPlan) -> Callable[..., N
 def _dequantised(
     core: VectorCore, p: Problem, plan: AntiquantPlan, parts: Parts, place_bytes: int
 ) -> list[Step]:
-    """Dequantise the columns of *parts*, when their part of the workspace is free."""
+    """Dequantise the columns of *parts* when their part of the workspace is free."""
     stage, found = _writer(core, p, plan), []
     of_weight = p.groups.weight[parts.group]
     for place in np.unique(of_weight).tolist():
-        # Rows of one tensor of weight lie equally far apart.
+        # Rows of a single weight tensor are equally far apart.
         own, (k, n) = parts.select(of_weight == place), p.weight_shape(place)
         size, weight = group_k(p, place), own.weight_called("weight")
         start_bytes = own.turn % PLACES * place_bytes
@@ -315,7 +315,7 @@ def _dequantised(
 
 
 def _writer(core: VectorCore, p: Problem, plan: AntiquantPlan) -> Callable[..., None]:
-    """The stage of a vector core for columns of a block or round."""
+    """The stage of a vector core for the columns of a block or round."""
     groups, steps = p.groups, (plan.ub_rows, plan.ub_columns)
     k_step, n_step = steps[::-1] if p.trans_weight else steps
     longest = int(groups.k.argmax())
@@ -332,11 +332,11 @@ def _writer(core: VectorCore, p: Problem, plan: AntiquantPlan) -> Callable[..., 
         return view[of_n, of_k] if p.trans_weight else view[of_k, of_n]
 
     def write(views: tuple[GmView, ...], size: int, first: int, stop: int) -> None:
-        """Positions [first, stop) of k of all columns, a piece that the buffers hold at a time."""
+        """Write positions [first, stop) of k for all columns, in pieces that fit the buffers."""
         weight, output, offset, scale = views
         for start in range(first // k_step * k_step, stop, k_step):
             of_k = slice(max(start, first), min(start + k_step, stop))
-            # Where groups of k end within this piece, the last one with it.
+            # The ends of groups of k within this piece, including the last one.
             count, group = of_k.stop - of_k.start, of_k.start // size
             ends = *range(size - of_k.start % size, count, size), count
             of_groups = slice(group, group + len(ends))
@@ -370,7 +370,7 @@ def _writer(core: VectorCore, p: Problem, plan: AntiquantPlan) -> Callable[..., 
 
 
 def _own_k(k: int, plan: AntiquantPlan, number: int) -> Iterator[tuple[int, int]]:
-    """Which positions of k are for vector core *number*: all, or every other chunk of a share."""
+    """The positions of k for vector core *number*: all, or alternate chunks of a share."""
     if plan.template == "antiquant":
         yield 0, k
         return

@@ -1,10 +1,10 @@
 """The template coupled: the kernel of 310P for float16, whose cores have a cube and a vector pipe.
 
-Blocks of 256 x 256 follow each other row after row, core by core, through all groups. x takes 128
-KiB of L1 and the weight 256 KiB, both in two pieces; half of the unified buffer is for turning x
-into fractals and sums into rows (ops-transformer@c29bc10 gmm/grouped_matmul/op_host/op_tiling/
-grouped_matmul_tiling.cpp). Assumed: that few rows make a block lower, as they do on A2, and of a
-weight in ND, which aclnn turns into FRACTAL_NZ before, that the kernel turns it as it comes.
+Blocks of 256 x 256 are assigned to the cores in row-major order, through all groups. x takes 128
+KiB of L1 and the weight 256 KiB, both in two pieces; half of the unified buffer serves to convert x
+to fractals and sums to rows (ops-transformer@c29bc10 gmm/grouped_matmul/op_host/op_tiling/
+grouped_matmul_tiling.cpp). Assumed: that few rows make a block lower, as on A2, and that the kernel
+converts an ND weight as it loads it, which aclnn converts to FRACTAL_NZ beforehand.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ X_BYTES, WEIGHT_BYTES = 131072, 262144
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Blocks of a base tile each, dealt out to all cores."""
+    """Blocks of one base tile each, divided among all cores."""
     m = min(ROWS, align_up(rows_of(p), FRACTAL_ROWS))
     steps = (
         X_BYTES // 2 // FLOAT16.nbytes(m * PIECE_K),
@@ -54,7 +54,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """One block a core: operands and results go through the unified buffer."""
+    """Build one block for each core: operands and results go through the unified buffer."""
     core = AiCore("npu_grouped_matmul", spec)
     a, b = matrices_of(p, 0, 0)
     # FRACTAL_NZ is the layout of L1 already: mte2 copies it there directly.

@@ -1,26 +1,26 @@
-"""The template dequantise: int8 matrices whose sums vector cores turn into floats.
+"""The template dequantise: int8 matrices whose sums vector cores convert to floats.
 
-Cube cores write int32 tiles into a ring of four places, and the vector cores of their groups take
+Cube cores write int32 tiles into a ring of four slots, and the vector cores of their groups read
 them from there, some rows at a time (ops-transformer@c29bc10 gmm/grouped_matmul/op_kernel,
-grouped_matmul_quant_mixcore.h; asc-devkit@82b89a1, impl/adv_api/detail/quantization/dequant). One
-vector core starts with each cube core, both only for the long activation or where tuning_config
-says for many rows an expert (op_host/op_tiling/grouped_matmul_tiling.cpp).
+grouped_matmul_quant_mixcore.h; asc-devkit@82b89a1, impl/adv_api/detail/quantization/dequant). Each
+cube core has one vector core, and two only for the long activation or if tuning_config announces
+many rows for each expert (op_host/op_tiling/grouped_matmul_tiling.cpp).
 
 ==================  ===============================================================================
-Brcb                the scales of the rows, eight copies each
+Brcb                the scales of the rows, eight copies of each
 Adds, Cast          the scales of the columns to fp32
 Cast                the sums to fp32
 Mul                 by the scales of the columns, 64 columns of all rows at a time
-Adds 0              with scales of rows or an activation: a zero loses its sign there
+Adds 0              with row scales or an activation: makes a zero positive
 Mul                 by the scales of the rows
 Add                 a bfloat16 bias
 activation          see `ACTIVATIONS`
 Cast                to the output's type, ties to even
 ==================  ===============================================================================
 
-Every buffer that is loaded or stored is double. Two vector cores take turns with the chunks, one
-tile after the other, the second core first. Rows are filled up to 64 columns, where the vendor's
-fill them up to 16 (assumed to take as long).
+Every buffer that is loaded or stored is double. Two vector cores alternate over the chunks, through
+all tiles, the second core first. Rows are padded to 64 columns; the vendor's are padded to 16
+(assumed to take as long).
 """
 
 from __future__ import annotations
@@ -65,36 +65,36 @@ from npusim.ops.npu_grouped_matmul.support import FAST_GELU, GELU_TANH, RELU, SI
 from npusim.ops.npu_grouped_matmul.tiling import FILLED, READ, RING, MixedPlan
 
 MANY_ROWS = 128
-"""Rows an expert, as tuning_config gives them, from which both vector cores may work."""
+"""Rows for each expert, by tuning_config, from which on both vector cores may work."""
 SHORT_K, LONG_K = 1024, 2048
-"""They do so where k is at most the one or at least the other."""
+"""They do so if k is at most the former or at least the latter."""
 BYTES_EACH = {
     ("float16", False): 24,
     ("bfloat16", False): 20,
     ("float16", True): 28,
     ("bfloat16", True): 28,
 }
-"""Type of the output, whether scales of rows or an activation follow -> bytes of the unified buffer
+"""Type of the output, whether row scales or an activation follow -> bytes of the unified buffer
 that the vendor counts for an element."""
 CHUNK = 2048
-"""Elements of a chunk are a multiple of it."""
+"""Elements of a chunk are a multiple of this."""
 STATIC_K = 8192
-"""Up to this k plain calls run a form whose tiles the compiler knew."""
+"""Up to this k plain calls run a variant whose tiles are compile-time constants."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DequantisePlan(MixedPlan):
-    """How the cores of a group work."""
+    """How the cores of a group work together."""
 
     vector_cores: int
     unit_flag: bool
     """Whether the fixpipe follows the cube by unit flags."""
     staggers_k: bool
-    """Whether cores begin at different pieces of k."""
+    """Whether cores start at different pieces of k."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> DequantisePlan:
-    """Base tiles, and the chunks in which vector cores take them."""
+    """Base tiles, and the chunks in which vector cores process them."""
     base = tiling.int8_tile(spec, p)
     vector_cores = _vector_cores(p)
     k = int(p.groups.k.max())
@@ -116,14 +116,14 @@ def tile(spec: DeviceSpec, p: Problem) -> DequantisePlan:
 
 
 def _vector_cores(p: Problem) -> int:
-    """How many vector cores start with each cube core."""
+    """The number of vector cores for each cube core."""
     k = p.x_shape(0)[1]
     has_many = bool(p.per_token_scale and p.tuning and p.tuning[0] >= MANY_ROWS)
     return 2 if p.act_type == GELU_TANH or (has_many and not SHORT_K < k < LONG_K) else 1
 
 
 def _chunk_rows(spec: DeviceSpec, p: Problem, rows: int, columns: int) -> int:
-    """Rows of a tile that fit into the unified buffer, by the vendor's bytes an element."""
+    """Rows of a tile that fit into the unified buffer, by the vendor's bytes for an element."""
     scale = p.scale[0].element
     room = (spec.cores["aiv"].ub_bytes or 0) - 2 * (scale.nbytes(columns) + 4 * rows)
     passes = bool(p.per_token_scale or p.act_type)
@@ -132,7 +132,7 @@ def _chunk_rows(spec: DeviceSpec, p: Problem, rows: int, columns: int) -> int:
 
 
 def build(spec: DeviceSpec, p: Problem, plan: DequantisePlan) -> tuple[Block, ...]:
-    """A cube core and one or two vector cores a group."""
+    """Build a cube core and one or two vector cores in each group."""
     names = bound(p)
     return launch_mixed(
         plan.block_dim,
@@ -149,7 +149,7 @@ def _parts(p: Problem, plan: DequantisePlan) -> Parts:
 
 
 def cube_steps(core: CubeCore, p: Problem, plan: DequantisePlan) -> CoreSteps:
-    """Cube cores write int32 sums to the ring."""
+    """Let cube cores write int32 sums to the ring."""
     is_start = bool(p.bias) and p.bias[0].element is INT32
     bias_type = INT32 if is_start else None
     cube = matmul_of(core, p, plan.tile, bias=bias_type, unit_flag=plan.unit_flag)
@@ -167,7 +167,7 @@ def cube_steps(core: CubeCore, p: Problem, plan: DequantisePlan) -> CoreSteps:
         cube.use(*matrices)
         sums = cube.multiply(x.extent, weight.extent, x.k, bias=bias, first_k=first_k)
         if is_reused:
-            # All places have been filled: this one must have been read.
+            # All slots have been filled: this one must have been read.
             core.cross_core_wait_flag("group", "fixpipe", READ)
         cube.fixpipe(tiling.laid_out(place, x.extent, weight.extent), sums)
         core.cross_core_set_flag("group", "fixpipe", FILLED)
@@ -184,10 +184,10 @@ def cube_steps(core: CubeCore, p: Problem, plan: DequantisePlan) -> CoreSteps:
 
 
 def vector_steps(core: VectorCore, p: Problem, plan: DequantisePlan) -> CoreSteps:
-    """Vector cores make the output of the sums."""
+    """Let vector cores compute the output from the sums."""
     epilogue, vector_cores = _Epilogue(core, p, plan), plan.vector_cores
     parts = _parts(p, plan)
-    # Chunks of the tiles before: of two cores, the one whose turn is 1 begins with the next.
+    # Chunks of the tiles before: of two cores, the one whose turn is 1 takes the next chunk.
     chunks = -(-parts.rows // plan.chunk_rows)
     before = np.cumsum(chunks) - chunks
     before[parts.number] = before - before[np.searchsorted(parts.core, parts.core)]
@@ -208,14 +208,14 @@ def vector_steps(core: VectorCore, p: Problem, plan: DequantisePlan) -> CoreStep
 
 
 class _Epilogue:
-    """The buffers of a vector core, and what it does with a tile of sums."""
+    """The buffers of a vector core, and the epilogue of a tile of sums."""
 
     def __init__(self, core: VectorCore, p: Problem, plan: DequantisePlan) -> None:
         self.core, self.p, self.plan = core, p, plan
         width, scale = align_up(plan.tile.n, REPEAT), p.scale[0].element
         size = plan.chunk_rows * width
         self.is_late = bool(p.bias) and p.bias[0].element is not INT32
-        """Whether a bias is added here, after the scales; it is loaded behind them."""
+        """Whether a bias is added here, after the scales; it is loaded after them."""
         behind = BFLOAT16.nbytes(width) * 8 // scale.bits if self.is_late else 0
         self.columns_in = core.vecin(scale, width + behind, depth=2)
         self.widened = core.tile(FLOAT32, width)
@@ -238,9 +238,9 @@ class _Epilogue:
         bias: GmView | None,
         turn: int,
     ) -> None:
-        """Make *output* `(rows, columns)` of the sums in *place* as soon as they are there.
+        """Compute *output* `(rows, columns)` from the sums in *place* as soon as they are there.
 
-        Of two vector cores that with *turn* 1 begins.
+        Of two vector cores the one with *turn* 1 starts.
         """
         core, sums = self.core, tiling.laid_out(place, output.rows, output.columns)
         views = [scale] if bias is None else [scale, bias]
@@ -261,9 +261,9 @@ class _Epilogue:
     def _rows(
         self, sums: GmView, output: GmView, row: int, columns: Local, tokens: Local | None
     ) -> None:
-        """Make some rows of a tile, `(rows, columns)`, which begin at *row* of it.
+        """Compute rows of a tile, `(rows, columns)`, starting at its row *row*.
 
-        *columns* are the scales of the columns, and the bias behind them, *tokens* those of all
+        *columns* holds the column scales followed by the bias, *tokens* the scales of all
         rows of the tile.
         """
         core, p = self.core, self.p
@@ -306,10 +306,10 @@ class _Epilogue:
 
 FAST = -1.702
 CUBIC, SLOPE = 0.044715, 1.5957691
-"""Factors of the tanh form: 2 x the square root of 2 / pi."""
+"""Factors of the tanh form: the second is 2 x the square root of 2 / pi."""
 Writer = Callable[[VectorCore, Local, Local, Local], None]
-"""`write(core, values, work, more)` replaces *values* by their activation; two others of its size
-are overwritten. An operation each rounds to nearest, exp and the division are taken to round once.
+"""`write(core, values, work, more)` replaces *values* by their activation; two buffers of its size
+are overwritten. Each operation rounds to nearest; exp and the division are taken to round once.
 """
 
 
@@ -354,4 +354,4 @@ ACTIVATIONS: dict[int, Writer] = {
     FAST_GELU: _swish(FAST),
     SILU: _swish(-1.0),
 }
-"""act_type -> what writes it."""
+"""act_type -> its writer."""

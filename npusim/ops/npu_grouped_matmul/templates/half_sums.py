@@ -1,16 +1,16 @@
-"""The templates a4w4 and a8w4: sums of int4 products as float16, int8 written as two int4.
+"""The templates a4w4 and a8w4: sums of int4 products as float16, with int8 split into two int4.
 
-Cube cores scale and add up groups of k: each base tile has a place in a ring of four, to which the
+Cube cores scale and sum groups of k: each base tile has a slot in a ring of four, to which the
 fixpipe stores its first group of k, scaled and rounded to float16, and adds the others. Then the
-two vector cores of the group make the output of it, chunks in turn, the second one first
+two vector cores of the group compute its output, in alternate chunks, the second one first
 (ops-transformer@c29bc10 gmm/grouped_matmul/op_kernel, grouped_matmul_a4w4.h,
 grouped_matmul_antiquant_a8w4_msd*.h).
 
-In a8w4 vector cores first write every row of x as two rows of int4 digits, a row at a time each,
-and the sums of rows where weights have an offset, and all wait for each other. Tiles have 128 rows
-of digits, or 64 and twice the columns where experts have few rows. Sums of rows are whole numbers
-below 2 ** 24, the same in any order. Assumed: that a row is read once more for its sum, and that
-repeats are added up by as many levels as it takes.
+In a8w4 vector cores first write every row of x as two rows of int4 digits, one row at a time each,
+and the row sums if weights have an offset, and all wait for each other. Tiles have 128 rows of
+digits, or 64 and twice the columns if experts have few rows. Row sums are integers below 2 ** 24,
+so their order does not matter. Assumed: that a row is read once more for its sum, and that repeats
+are summed in as many levels as needed.
 """
 
 from __future__ import annotations
@@ -50,24 +50,24 @@ from npusim.ops.npu_grouped_matmul.tiling import RING, MixedPlan
 VECTOR_CORES = 2
 """Vector cores of a group."""
 CHUNK = 8192
-"""Elements of the output that a vector core makes at a time."""
+"""Elements of the output that a vector core computes at a time."""
 WIDTH, WIDTH_OF_MANY = 512, 256
 MANY_ROWS = 64
-"""Rows an expert, as tuning_config gives them, beyond which tiles of a4w4 are narrower."""
+"""Rows for each expert, by tuning_config, beyond which tiles of a4w4 are narrower."""
 ROWS, COLUMNS = 128, 256
 ROWS_OF_FEW, COLUMNS_OF_FEW = 64, 512
 """Rows and columns of digits, in a tile of a8w4 with few rows."""
 FEW_ROWS = 32
-"""Rows an expert on average, below which these tiles are wide."""
+"""Average rows for each expert below which these wide tiles are used."""
 PIECE_K, STEPS = 256, 4
 SPLIT, ALL_VECTORS = 2, 3
 """Flags: the digits are in global memory; all vector cores wait for each other."""
 ROW_SUMS = "row_sums"
-"""The workspace of sums of rows, `(rows,)`."""
+"""The workspace of row sums, `(rows,)`."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> MixedPlan:
-    """Tiles of x, or of its digits: x has half as many rows then."""
+    """Tiles of x, or of its digits: then x has half as many rows."""
     base = _tile_of_digits(p) if p.types.x is INT8 else _tile_of_int4(spec, p)
     plan = MixedPlan(
         block_dim=tiling.cores_of(spec),
@@ -87,7 +87,7 @@ def tile(spec: DeviceSpec, p: Problem) -> MixedPlan:
 
 
 def _tile_of_int4(spec: DeviceSpec, p: Problem) -> BaseTile:
-    """Wide tiles, or narrower ones where experts have many rows."""
+    """Wide tiles, or narrower ones if experts have many rows."""
     width = WIDTH_OF_MANY if p.tuning and p.tuning[0] > MANY_ROWS else WIDTH
     words = tiling.table_bytes(p, words=True) * width // WIDTH_OF_MANY
     return tiling.base_tile(spec, INT4, tiling.rows_of(p), width=width, table_bytes=words)
@@ -101,14 +101,14 @@ def _tile_of_digits(p: Problem) -> BaseTile:
 
 
 def build(spec: DeviceSpec, p: Problem, plan: MixedPlan) -> tuple[Block, ...]:
-    """A cube core and two vector cores a group."""
+    """Build a cube core and two vector cores in each group."""
     core, each = VectorCore("npu_grouped_matmul", spec), 2 if p.types.x is INT8 else 1
     cube_core = CubeCore("npu_grouped_matmul", spec)
     parts = Parts.dealt(p, plan.tile.m // each, plan.single_n, plan.block_dim)
     begin: Callable[[], None] | None = None
     splits: tuple[Step, ...] = ()
     if p.types.x is INT8:
-        # The digits come first; then the vector cores' buffers are taken anew.
+        # The digits come first; then the vector cores' buffers are allocated anew.
         begin = partial(cube_core.cross_core_wait_flag, "group", "mte2", SPLIT)
         splits = (_split(core, p, plan),)
         core.reset_buffers()
@@ -130,7 +130,7 @@ def build(spec: DeviceSpec, p: Problem, plan: MixedPlan) -> tuple[Block, ...]:
 
 
 def _cube_steps(core: CubeCore, p: Problem, plan: MixedPlan, parts: Parts) -> tuple[Step, ...]:
-    """Cube cores write half sums to the ring; with digits each row of x is two of them."""
+    """Let cube cores write half sums to the ring; with digits each row of x is two of them."""
     groups, each = groups_of_k(p), 2 if p.types.x is INT8 else 1
     digits = GmMatrix("digits", INT4, 2 * p.rows, p.x_shape(0)[1], k_is_first=False)
     largest = int(p.groups.m.argmax())
@@ -155,7 +155,7 @@ def _cube_steps(core: CubeCore, p: Problem, plan: MixedPlan, parts: Parts) -> tu
 
 
 def _vector_steps(core: VectorCore, p: Problem, plan: MixedPlan, parts: Parts) -> tuple[Step, ...]:
-    """Vector cores finish every other chunk of each tile."""
+    """Let vector cores finish alternate chunks of each tile."""
     each, block = 2 if p.types.x is INT8 else 1, (plan.chunk_rows, plan.tile.n)
     digits = each == 2
     finish = Epilogue(core, block, p.output.element, digits=digits, offset=bool(p.bias))
@@ -178,7 +178,7 @@ def _vector_steps(core: VectorCore, p: Problem, plan: MixedPlan, parts: Parts) -
         row_sums = replace(of_rows, name=ROW_SUMS) if p.offset and of_rows else None
         return (
             *(tiling.places_of(plan, own.turn, FLOAT16), own.output, own.of_columns(p.bias)),
-            # The second of the two vector cores begins.
+            # The second of the two vector cores takes the first chunk.
             *(of_rows, 1 - own.core % VECTOR_CORES, row_sums, own.of_columns(p.offset)),
         )
 
@@ -186,7 +186,7 @@ def _vector_steps(core: VectorCore, p: Problem, plan: MixedPlan, parts: Parts) -
 
 
 def _split(core: VectorCore, p: Problem, plan: MixedPlan) -> Step:
-    """Vector cores write the digits of rows of x, and their sums; then all wait for each other."""
+    """Let vector cores write the digits and sums of rows of x; then all wait for each other."""
     (rows, k), cores = p.x_shape(0), VECTOR_CORES * plan.block_dim
     x, splitter = GmView.of("x", INT8, rows, k), DigitSplitter(core, k)
     add_up = _row_sums(core, x, cores) if p.offset else None
@@ -194,7 +194,7 @@ def _split(core: VectorCore, p: Problem, plan: MixedPlan) -> Step:
 
 
 def _row_sums(core: VectorCore, x: GmView, cores: int) -> Callable[[int], None]:
-    """What writes the sums of every so many rows of *x*, each buffer there once."""
+    """The stage that writes the sums of every *cores*-th row of *x*, in single buffers."""
     k = x.columns
     # Elements of each level, whole repeats, until one repeat is left.
     levels = [align_up(k, FLOATS_PER_REPEAT)]
@@ -217,7 +217,7 @@ def _row_sums(core: VectorCore, x: GmView, cores: int) -> Callable[[int], None]:
 
     def write(index: int) -> None:
         for level in values:
-            # Places that no sum comes to are zero.
+            # Elements without a sum are zero.
             core.duplicate(level, 0.0)
         sums = GmView.vector(ROW_SUMS, FLOAT32, x.rows)
         for number in range(index, x.rows, cores):

@@ -1,4 +1,4 @@
-"""The template msd: float rows written as two digits of int8, multiplied by the weight as it is.
+"""The template msd: float rows split into two digits of int8, multiplied by the stored weight.
 
 .. code-block:: text
 
@@ -7,11 +7,11 @@
     cube cores    digits @ weight, int32, to a workspace
     vector cores  y = ((f32(C1) + f32(C2) * (1 / 254)) * (M / 127) + offset * sum) * scale + bias
 
-This is done for up to twelve groups at a time, as few as give all cube cores a block. One vector
-core starts with each cube core, and finishes its blocks up to three behind it. The order in which
-ReduceSum adds up a row, 64 elements as a tree of neighbours, and then what came of them the same
-way, is assumed; so is that the parts of a row's largest magnitude lie side by side, where the
-kernel has the copy to global memory keep the larger one.
+This is done for up to twelve groups at a time, as few as give all cube cores a block. Each cube
+core has one vector core, which finishes its blocks up to three blocks behind it. Assumed: the order
+in which ReduceSum adds up a row, 64 elements pairwise as a tree and the results likewise; and that
+the partial maxima of a row are adjacent, where the kernel lets the copy to global memory store the
+larger one.
 
 ops-transformer@c29bc10 gmm/grouped_matmul/op_kernel/grouped_matmul_antiquant_a16w8_msd.h.
 """
@@ -60,17 +60,17 @@ from npusim.ops.npu_grouped_matmul.problem import Problem
 from npusim.ops.npu_grouped_matmul.tiling import Plan, base_tile, cores_of, reason
 
 FILLED, READ, SPLIT, ALL_VECTORS = range(4)
-"""Flags: a block of products is there; it was read; the digits are; all vector cores wait."""
+"""Flags: a block of products is ready; it was read; the digits are ready; all vector cores wait."""
 FIRST, SECOND = EIGHT_BITS.factors
 AHEAD = 3
-"""Blocks that a cube core is ahead of its vector core at most."""
+"""The most blocks that a cube core is ahead of its vector core."""
 ROWS = 8
 """Rows of a block that a vector core finishes at a time (assumed)."""
 Reduction = Literal["max", "sum"]
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Base tiles of digits, whose rows are two for each of x."""
+    """Base tiles of digits, with two rows for each of x."""
     (k, n), blocks = p.weight_shape(0), blocks_of(p)
     core = spec.cores["aic"]
     messages_bytes = (core.l1_bytes or 0) - core.usable_bytes("l1")
@@ -92,7 +92,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """A cube core and one vector core a group."""
+    """Build a cube core and one vector core in each group."""
     cores = plan.block_dim
     of_groups = splits(p, cores)
     batch = np.array([split.batch for split in of_groups], np.int64)
@@ -112,14 +112,14 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
 
 
 def _order(batch: Integers, phase: int, place: Integers | int = 0) -> Integers:
-    """The order of what belongs to a *phase* of a batch, by its *place* there."""
+    """The order of the items in a *phase* of a batch, by their *place* in it."""
     return (batch * 8 + phase) * 2**32 + place
 
 
 def _items(p: Problem, of_groups: list[Split]) -> Integers:
-    """Who writes the digits of which parts of rows of x, `(7, items)`.
+    """The cores that write the digits of parts of rows of x, `(7, items)`.
 
-    The batch and the vector core; the row, first k and length of the part; its number, of so many.
+    The batch and the vector core; the row, first k and length of the part; its index and the count.
     """
     k, found = p.weight_shape(0)[0], []
     for split, m, top in zip(of_groups, p.groups.m.tolist(), p.groups.row.tolist(), strict=True):
@@ -136,7 +136,7 @@ def _items(p: Problem, of_groups: list[Split]) -> Integers:
 def _cube_steps(
     core: CubeCore, p: Problem, plan: Plan, parts: Parts, every: Integers
 ) -> tuple[Step, ...]:
-    """Cube cores multiply the blocks of each batch, once its digits are there."""
+    """Let cube cores multiply the blocks of each batch, once its digits are there."""
     k, n = p.weight_shape(0)
     digits, weight = GmMatrix("digits", INT8, 2 * p.rows, k, False), matrices_of(p, 0, 0)[1]
     cube = Matmul(core, plan.tile, digits, weight, k)
@@ -178,7 +178,7 @@ def _edges(parts: Parts, plan: Plan) -> tuple[Any, Any]:
 def _vector_steps(
     core: VectorCore, p: Problem, plan: Plan, parts: Parts, every: Integers, items: Integers
 ) -> tuple[Step, ...]:
-    """The digits of each batch, then the output of each core's blocks of it."""
+    """Let vector cores write the digits of each batch, then the output of each core's blocks."""
     rows, cores, (k, n) = _DigitRows(core, p), plan.block_dim, p.weight_shape(0)
     core.reset_buffers()
     finish = _Finish(core, p, plan)
@@ -242,7 +242,7 @@ class _DigitRows(DigitRows):
         self.value_out = core.vecout(FLOAT32, FLOATS_PER_BLOCK)
 
     def measure(self, x: GmView, most: GmView, total: GmView) -> None:
-        """The largest magnitude and the sum of a part `(1, count)`."""
+        """Find the largest magnitude and the sum of a part `(1, count)`."""
         plane = self._load(x)
         work = self.work(plane).whole()
         self.core.abs(work, plane.whole())
@@ -259,7 +259,7 @@ class _DigitRows(DigitRows):
         digits: GmView,
         is_first: bool,
     ) -> None:
-        """*digits* `(2, count)` of *x* `(1, count)`; with the first part what holds of the row."""
+        """Write *digits* `(2, count)` of *x* `(1, count)`; with the first part also row values."""
         core = self.core
         largest = self._of_parts("max", most)
         core.sync("vector", "scalar")
@@ -275,20 +275,20 @@ class _DigitRows(DigitRows):
         self.split(self._load(x), digits[:1, :], digits[1:, :], first="factor")
 
     def _load(self, x: GmView) -> Plane:
-        """*x* in fp32."""
+        """Load *x* as fp32."""
         loaded, plane = self.core.load_rows(self.x_in, x), Plane(self._plane, 1, x.columns)
         self.core.widen(plane.whole(), loaded[: x.columns])
         self.x_in.free(loaded)
         return plane
 
     def _store_value(self, op: Reduction, values: Local, view: GmView) -> None:
-        """The largest of *values*, or their sum, to *view*."""
+        """Store the largest of *values*, or their sum, to *view*."""
         result = self.value_out.alloc()
         self._reduce(op, result[:1], values)
         self.core.store_rows(self.value_out, result, view)
 
     def _of_parts(self, op: Reduction, view: GmView) -> Local:
-        """The same of what is known of the parts of a row; the rest of a block is 0."""
+        """Reduce the stored values of a row's parts likewise; the rest of a block is 0."""
         core, count = self.core, align_up(view.columns, FLOATS_PER_BLOCK)
         parts = self.parts_in.alloc()
         if count > view.columns:
@@ -302,7 +302,7 @@ class _DigitRows(DigitRows):
         return result
 
     def _reduce(self, op: Reduction, result: Local, values: Local) -> None:
-        """*values*, whole repeats of them, to one, a tree of each repeat at a time."""
+        """Reduce *values*, in whole repeats, to one, each repeat pairwise as a tree."""
         core, repeats = self.core, values.count // REPEAT
         if repeats == 1:
             core.whole_reduce(op, result, values)
@@ -341,7 +341,7 @@ class _Finish:
         scale: GmView,
         bias: GmView | None,
     ) -> None:
-        """*output* `(rows, columns)` of *products* `(2 rows, columns)`."""
+        """Compute *output* `(rows, columns)` from *products* `(2 rows, columns)`."""
         views = (offset, scale) if bias is None else (offset, scale, bias)
         vectors = [self._take(tile, x) for tile, x in zip(self.vectors, views, strict=False)]
         pitch = products.pitch
@@ -354,7 +354,7 @@ class _Finish:
             self._rows(halves, output[here, :], (most[:, here], total[:, here]), vectors)
 
     def _take(self, tile: Local, view: GmView) -> Local:
-        """Parameters of the columns, as fp32."""
+        """Load parameters of the columns, as fp32."""
         core, wide = self.core, tile[: view.columns]
         loaded = core.load_rows(self.raw_in, view)
         if view.dtype is FLOAT32:
@@ -371,7 +371,7 @@ class _Finish:
         of_rows: tuple[GmView, GmView],
         vectors: Sequence[Local],
     ) -> None:
-        """Some rows of both digits' products, `(rows, columns)` each."""
+        """Process rows of both digits' products, `(rows, columns)` each."""
         core, width = self.core, align_up(output.columns, REPEAT)
         size = output.rows * width
         first, second = (

@@ -1,14 +1,14 @@
 """The templates plain and fixpipe: matrices that cube cores multiply alone.
 
-plain is for one type of floats: the fixpipe rounds the sums on their way out, behind the last Mmad
-by the unit flag, and k ascends on every core. Along k, vector cores start too: they fill the
-outputs of groups without k with zeros (op_kernel/grouped_matmul_vector.h; that they take turns with
+plain is for a single float type: the fixpipe rounds the sums as it stores them, following the last
+Mmad by the unit flag, and k ascends on every core. Along k, vector cores start too: they fill the
+outputs of groups without k with zeros (op_kernel/grouped_matmul_vector.h; that they alternate over
 the rows of such an output is assumed).
 
-fixpipe is for int8 by int8 to int8 or int32. The scale of each column, one of 64 bits, goes with
-the sums through the fixpipe; of one scale for all columns of an expert, that one. Cores begin at
-different pieces of k, so that those who read the same rows or columns do not meet; integers do not
-mind. That the scales of a block are loaded anew for each is assumed.
+fixpipe is for int8 by int8 to int8 or int32. The scale of each column, 64 bits, passes through the
+fixpipe with the sums; or the single scale for all columns of an expert. Cores start at different
+pieces of k, so that those that read the same rows or columns do not collide; integer sums are not
+affected. That the scales are loaded again for each block is assumed.
 
 ops-transformer@c29bc10 gmm/grouped_matmul/op_kernel/grouped_matmul_utils.h.
 """
@@ -39,11 +39,11 @@ from npusim.ops.npu_grouped_matmul.problem import Problem
 from npusim.ops.npu_grouped_matmul.tiling import Plan
 
 ZERO_BYTES = 32768
-"""Zeros that are stored at a time (assumed)."""
+"""Bytes of zeros that are stored at a time (assumed)."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Blocks of a base tile each, or several side by side, dealt out to all cube cores."""
+    """Blocks of one base tile each, or several adjacent ones, divided among all cube cores."""
     cores = tiling.cores_of(spec, p)
     if p.types.x is INT8:
         base = tiling.int8_tile(spec, p)
@@ -63,7 +63,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """One block a cube core; along k with one vector core each."""
+    """Build one block for each cube core; along k with one vector core each."""
     core = CubeCore("npu_grouped_matmul", spec, alone=True)
     bias_type = p.bias[0].element if p.bias else None
     cube = matmul_of(core, p, plan.tile, bias=bias_type, unit_flag=True)
@@ -101,7 +101,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
 
 
 def _zeros(spec: DeviceSpec, p: Problem, cores: int) -> CoreSteps:
-    """Vector cores fill a share of the rows of every output of a group without k."""
+    """Let vector cores zero a share of the rows of every output of a group without k."""
     core, groups, dtype = VectorCore("npu_grouped_matmul", spec), p.groups, p.output.element
     count = ZERO_BYTES * 8 // dtype.bits
     zeros = core.tile(dtype, count)

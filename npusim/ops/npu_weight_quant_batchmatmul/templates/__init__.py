@@ -1,4 +1,4 @@
-"""The kernels of npu_weight_quant_batchmatmul: `tile` and `build` of each, and what they share."""
+"""The kernels of npu_weight_quant_batchmatmul: `tile` and `build` of each, and shared code."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from npusim.ops.npu_weight_quant_batchmatmul.problem import Problem
 
 
 class RingSlot(NamedTuple):
-    """What a step uses of a ring, which is filled and read half by half."""
+    """The slot of a ring for one step; the ring is filled and read half by half."""
 
     view: GmView
     waits: bool
     """Whether the step is the first in a half that was filled before: it must have been read."""
     releases: bool
-    """Whether the step is the last in a half that is filled again: its readers set a flag."""
+    """Whether the step is the last in a half that will be refilled: its readers set a flag."""
 
 
 def ring_slot(ring: GmView, slots: int, index: int, count: int) -> RingSlot:
-    """What step number *index* of *count* uses of *ring*: *slots* of them, below each other."""
-    # (slots x rows, columns): slots are stacked, used in turn
+    """The slot for step *index* of *count* in *ring*, which has *slots*, one below the other."""
+    # (slots x rows, columns): slots are stacked and used in turn
     half, rows = slots // 2, ring.rows // slots
     top = index % slots * rows
     return RingSlot(
@@ -84,11 +84,11 @@ class Zeros:
         self._zeros = core.tile(FLOAT32, min(self._part, max_bytes // FLOAT32.nbytes(1)))
 
     def write(self, index: int) -> Iterator[StageCall]:
-        """What fills the part of vector core number *index*."""
+        """Fill the part of vector core index *index*."""
         part = self._sums[:, index * self._part : (index + 1) * self._part]
         if part.columns:
             yield (self._fill,)
-        # The same zeros are stored again and again: nothing overwrites them.
+        # The same zeros are stored repeatedly: nothing overwrites them.
         for first, count in pieces(part.columns, self._zeros.count):
             yield self._store, part[:, first : first + count]
 

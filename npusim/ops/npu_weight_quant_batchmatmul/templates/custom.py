@@ -6,14 +6,14 @@
                    | a slot of the ring in global memory: all of k, the columns of a round
     cube cores     x (m, k) @ slot (k, columns) + bias -> output (m, columns)
 
-In each round the cube cores cover some columns of all of k. The vector cores have dequantised them
-into a slot of a ring in global memory by then, which has up to three slots. All vector cores finish
+In each round the cube cores compute some columns over all of k, which the vector cores have already
+dequantised into a slot of a ring in global memory with up to three slots. All vector cores finish
 a round together: each stores its tiles, all wait for each other, then each sets the flag of its
-cube core. They do so when they have made the first tile of the next round, and its store waits for
-it. Cube cores say in the same way what they have read: vector cores are ahead by two rounds at most
-(ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_kernel, *_custom.h, *_common.h,
+cube core. They do so when they have computed the first tile of the next round, whose store waits
+for it. Cube cores signal in the same way what they have read: vector cores are at most two rounds
+ahead (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_kernel, *_custom.h, *_common.h,
 *_custom_weight_nz.h, op_host/op_tiling, *_tiling_custom.cpp). The base tile and the grid of cube
-cores come from a library that is closed in parts; see :func:`tile`.
+cores come from a library that is partly closed; see :func:`tile`.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from npusim.ops._dequantised_weight import Dequantiser, MatrixTile, Precision
 from npusim.ops.npu_weight_quant_batchmatmul.problem import OP, Plan, Problem
 
 VECTORS_DONE, CUBES_DONE, FILLED, READ = 6, 7, 8, 9
-"""Flags between cores, as the kernel numbers them: of all cores of a kind, then of a group."""
+"""Flags between cores, numbered like in the kernel: of all cores of a kind, then of a group."""
 MAX_ROUNDS_AHEAD = 2
-"""Vector cores store a round after cube cores have read the one so many before."""
+"""Vector cores store a round after cube cores have read the one this many rounds before."""
 
 # ---- how the work is split ----
 
@@ -60,9 +60,9 @@ LINE_BYTES = 512
 SECTOR_COLUMNS = 64
 """Columns of 16 bits in a sector of 128 bytes."""
 TABLE_BYTES = 4 + 8
-"""A bias and a 64-bit scale a column, on their way through L1."""
+"""Bytes of a bias and a 64-bit scale for a column, on their way through L1."""
 RING_K_UNIT = 256
-"""Rows of a slot along k are whole multiples of it."""
+"""Rows of a slot along k are whole multiples of this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class CustomPlan(Plan):
     """The tiling of custom; counts of elements unless the name says otherwise."""
 
     base: BaseTile
-    """What a cube core works on at a time."""
+    """The tile that a cube core processes at a time."""
     cores_m: int
     cores_n: int
     rounds: int
@@ -78,7 +78,7 @@ class CustomPlan(Plan):
     slots: int
     """Rounds of dequantised weight that global memory holds."""
     tile_rows: int
-    """Rows of the weight, as it is stored, that a vector core dequantises at a time."""
+    """Rows of the weight, in memory order, that a vector core dequantises at a time."""
     tile_columns: int
 
     @property
@@ -88,7 +88,7 @@ class CustomPlan(Plan):
 
 
 def precision(p: Problem) -> Precision:
-    """fp16 all the way for an fp16 x, fp32 rounded once for a bf16 x."""
+    """fp16 throughout for an fp16 x, fp32 rounded once for a bf16 x."""
     if p.x.element is FLOAT16:
         return Precision(offset=FLOAT16, scale=FLOAT16, out=FLOAT16)
     return Precision(offset=FLOAT32, scale=FLOAT32, out=BFLOAT16)
@@ -98,7 +98,7 @@ def tile(spec: DeviceSpec, p: Problem) -> CustomPlan:
     """Split so that the busiest cube core loads least, in base tiles of at most 128 x 256.
 
     The vendor's grid comes from MultiCoreMatmulTiling or a closed table. The rule here is assumed,
-    and so is that every vector core takes part that finds a tile in a round.
+    and so is that every vector core with a tile in a round takes part.
     """
     core, f = spec.cores["aic"], p.traits
     cores_m, base_m, base_n = min(_grids(core.count, f.m, f.n))[-1]
@@ -132,12 +132,12 @@ def _grids(cores: int, m: int, n: int) -> list[tuple[int, int, tuple[int, int, i
         cores_n = min(cores // cores_m, ceil_div(n, FRACTAL_ROWS))
         rows, columns = ceil_div(m, cores_m), ceil_div(n, cores_n)
         base_m = min(MAX_BASE_M, align_up(rows, FRACTAL_ROWS))
-        # The columns of a core are cut evenly. Rows of a slot are read in whole sectors where a
-        # tile has more than two of them.
+        # The columns of a core are split evenly. Rows of a slot are read in whole sectors if a tile
+        # has more than two of them.
         even = ceil_div(columns, ceil_div(columns, MAX_BASE_N))
         base_n = align_up(even, FRACTAL_ROWS if even <= 2 * SECTOR_COLUMNS else SECTOR_COLUMNS)
         rounds = ceil_div(ceil_div(n, base_n), cores_n)
-        # Padded tiles may need fewer cores along m than were planned.
+        # Padded tiles may need fewer cores along m than planned.
         used_m = ceil_div(ceil_div(m, base_m), ceil_div(rows, base_m))
         # The weight is loaded again for each row of tiles, x again in each round.
         load = rounds * (align_up(rows, base_m) + base_n * ceil_div(rows, base_m))
@@ -146,16 +146,16 @@ def _grids(cores: int, m: int, n: int) -> list[tuple[int, int, tuple[int, int, i
 
 
 def _base_tile(core: Core, p: Problem, base_m: int, base_n: int) -> BaseTile:
-    """k of a piece in L0, and how many such pieces a load copies to L1, of x and of the weight.
+    """k of a piece in L0, and the pieces that a load copies to L1, of x and of the weight.
 
-    Half of L1 for each operand, double buffered, less for the smaller one if tables need room;
+    Half of L1 for each operand, double buffered, less for the smaller one if tables need space;
     loads of whole lines of 512 bytes, the larger one a multiple of the smaller one (asc-devkit,
     impl/adv_api/tiling/matmul).
     """
     nbytes, unit = p.x.element.nbytes, c0(p.x.element)
     # Two pieces (base_m, base_k) in L0A and two (base_k, base_n) in L0B
     fitting_k = align_down(L0_BYTES // nbytes(max(base_m, base_n)), unit)
-    # A power of two, so that steps of it make whole lines.
+    # A power of two, so that steps of it fill whole lines.
     base_k = min(1 << (fitting_k.bit_length() - 1), align_up(p.traits.k, unit))
     room_bytes = core.usable_bytes("l1") - TABLE_BYTES * base_n
     a, b = pieces_in_l1(core, (base_m, base_n), nbytes(base_k), room_bytes)
@@ -193,7 +193,7 @@ def _weight_tile_sizes(spec: DeviceSpec, p: Problem) -> tuple[int, int]:
 
 
 def _weight_tiles(p: Problem, plan: CustomPlan, number: int) -> list[MatrixTile]:
-    """What the vector cores dequantise in round *number*, in order of memory."""
+    """The tiles that the vector cores dequantise in round *number*, in memory order."""
     f, start = p.traits, number * plan.round_n
     of_k, of_n = (0, f.k), (start, min(start + plan.round_n, f.n))
     (top, bottom), (left, right) = (of_n, of_k) if f.trans_weight else (of_k, of_n)
@@ -205,7 +205,7 @@ def _weight_tiles(p: Problem, plan: CustomPlan, number: int) -> list[MatrixTile]
 
 
 def _ring_slot(p: Problem, plan: CustomPlan) -> GmMatrix:
-    """A slot: all of k of the columns of a round, in the weight's own orientation and layout."""
+    """A slot: all of k for the columns of a round, in the weight's own orientation and layout."""
     weight, dtype, f = p.gm_weight, p.x.element, p.traits
     if weight.k_is_first:
         # As (k, columns) in memory.
@@ -222,18 +222,18 @@ def _slot_bytes(p: Problem, plan: CustomPlan) -> int:
     return rows * slot.dtype.nbytes(slot.columns)
 
 
-# ---- who does what ----
+# ---- programs ----
 
 
 def build(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> tuple[Block, ...]:
-    """Three blocks a group: a cube core and its two vector cores."""
+    """Build three blocks in each group: a cube core and its two vector cores."""
     bound = plan.bindings(p)
     cube, vector = _cube(spec, p, plan), _vector(spec, p, plan)
     return launch_mixed(plan.block_dim, cube, vector, lambda _: bound)
 
 
 def _vector(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> CoreSteps:
-    """What a vector core does: its share of each round's tiles of the weight, into the ring."""
+    """The program of a vector core: its share of each round's weight tiles, into the ring."""
     core, cores = VectorCore(OP, spec), 2 * plan.block_dim
     sizes = plan.tile_rows, plan.tile_columns
     dequantiser = Dequantiser(core, p.quantised_weight, precision(p), *sizes)
@@ -241,26 +241,26 @@ def _vector(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> CoreSteps:
     rounds = [_weight_tiles(p, plan, number) for number in range(plan.rounds)]
 
     def hand_over() -> None:
-        """Wait until all vector cores have stored the round before, then let the cube core go."""
+        """Wait until all vector cores have stored the round before, then release the cube core."""
         sync_all(core, "mte3", "scalar", VECTORS_DONE, FILLED)
 
     def hand_over_and_wait() -> None:
-        """After that wait until all cube cores have read the round `MAX_ROUNDS_AHEAD` before."""
+        """Then also wait until all cube cores have read the round `MAX_ROUNDS_AHEAD` before."""
         hand_over()
         core.cross_core_wait_flag("group", "scalar", READ)
 
     def calls(index: int) -> Iterator[StageCall]:
         shares = []
         for tiles in rounds:
-            # As many tiles for each core as the busiest one needs: the last cores may have none.
+            # Each core gets as many tiles as the busiest one needs: the last cores may have none.
             run = ceil_div(len(tiles), cores)
             shares.append(tiles[index * run : (index + 1) * run])
         if any(shares):
             yield (dequantiser.load_registers,)
-        # A round: (k, round_n) of the weight, its tiles shared out over all vector cores
+        # A round: (k, round_n) of the weight, its tiles split over all vector cores
         for number, tiles in enumerate(shares):
             offset_bytes, start = number % plan.slots * slot_bytes, number * plan.round_n
-            # What comes before the first store of the round, when its first tile is made.
+            # Runs before the first store of the round, when its first tile is computed.
             between = hand_over if number < MAX_ROUNDS_AHEAD else hand_over_and_wait
             for place, tile in enumerate(tiles):
                 # (k, n) goes to (k, n - start), (n, k) to (n - start, k).
@@ -276,7 +276,7 @@ def _vector(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> CoreSteps:
 
 
 def _cube(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> CoreSteps:
-    """What cube cores do: x times each round's columns, a base tile at a time."""
+    """The program of cube cores: x times each round's columns, a base tile at a time."""
     core, f, base, quant = CubeCore(OP, spec), p.traits, plan.base, p.quant_scale
     rows, columns = (f.k, f.m) if f.trans_x else (f.m, f.k)
     x, ring = GmMatrix("x", p.x.element, rows, columns, f.trans_x), _ring_slot(p, plan)

@@ -1,4 +1,4 @@
-"""The fixpipe template: the cube dequantises the weight, too, so cube cores work alone.
+"""The fixpipe template: the cube also dequantises the weight, so cube cores work alone.
 
 Strips of 32 columns of the weight, 256 of k at a time, go through the cube twice:
 
@@ -9,7 +9,8 @@ Strips of 32 columns of the weight, 256 of k at a time, go through the cube twic
     x (m, k) @ that (k, n) + bias (n,)                       in L0C, by the fixpipe to fp16
 
 The strips of the next 256 of k are computed before the product of this one, so that the fixpipe
-works while the cube does (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_kernel/fixpipe).
+works in parallel with the cube (ops-nn@e5c3fa9
+matmul/weight_quant_batch_matmul_v2/op_kernel/fixpipe).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ RESIDENT_BYTES = 250 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixpipePlan(Plan):
-    """A grid of cores; each makes a rectangle of the output."""
+    """A grid of cores; each computes a rectangle of the output."""
 
     core_m: int
     core_n: int
@@ -55,11 +56,11 @@ class FixpipePlan(Plan):
     base_k: int
     """k of a piece in L0A and L0B."""
     keeps_x: bool
-    """Whether all of k of a core's rows of x stays in L1."""
+    """Whether the rows of x of a core stay in L1 for all of k."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> FixpipePlan:
-    """Split as ops-nn@e5c3fa9 does, tiling_fixpipe.cpp; *base_k* is assumed."""
+    """Split like ops-nn@e5c3fa9, tiling_fixpipe.cpp; *base_k* is assumed."""
     f, cores = p.traits, spec.cores["aic"].count
     core_n = 16 if f.n <= 16 * cores else align_up(ceil_div(f.n, cores), STRIP)
     cores_n = ceil_div(f.n, core_n)
@@ -77,9 +78,9 @@ def tile(spec: DeviceSpec, p: Problem) -> FixpipePlan:
 
 
 def _base_k(spec: DeviceSpec, m: int, n: int) -> int:
-    """The largest part of 256 of which L0 holds two pieces next to the strips and the identity."""
+    """The largest part of 256 for which L0 holds two pieces plus the strips and the identity."""
     core = spec.cores["aic"]
-    # Next to two strips (256, 32) of int8 in L0A, and the identity (32, 32) in L0B.
+    # In addition to two strips (256, 32) of int8 in L0A, and the identity (32, 32) in L0B.
     left = (core.l0a_bytes or 0) - 2 * DEQUANTISED_K * STRIP
     right = (core.l0b_bytes or 0) - STRIP * STRIP
     for k in (256, 128, 64, 32, 16):
@@ -94,7 +95,7 @@ def _base_k(spec: DeviceSpec, m: int, n: int) -> int:
 
 
 def build(spec: DeviceSpec, p: Problem, plan: FixpipePlan) -> tuple[Block, ...]:
-    """Base tiles of a core are all of the same rows."""
+    """All base tiles of a core have the same rows."""
     core, f = CubeCore(plan.template, spec, alone=True), p.traits
     x, weight = GmMatrix("x", FLOAT16, f.m, f.k, k_is_first=False), p.gm_weight
     keep: Literal["a"] | None = "a" if plan.keeps_x else None
@@ -102,7 +103,7 @@ def build(spec: DeviceSpec, p: Problem, plan: FixpipePlan) -> tuple[Block, ...]:
     base = BaseTile(plan.core_m, plan.base_n, plan.base_k, steps_a, steps_b, keep=keep)
     feed = _DequantisedFeed(core, weight, plan.base_n)
     cube = Matmul(core, base, x, feed, f.k)
-    # Two tables of vectors: the strips begin with the offset, the product with the bias.
+    # Two tables of vectors: the strips start from the offset, the product from the bias.
     offsets = BiasTable(core, plan.base_n, INT32) if f.has_offset else None
     scales = ScaleTable(core, plan.base_n)
     biases = BiasTable(core, plan.base_n, FLOAT16) if f.has_bias else None
@@ -115,9 +116,9 @@ def build(spec: DeviceSpec, p: Problem, plan: FixpipePlan) -> tuple[Block, ...]:
         offset: GmView | None,
         bias: GmView | None,
     ) -> None:
-        """`output = x @ weight + bias`, (m, k) @ (k, n), the weight dequantised on its way.
+        """`output = x @ weight + bias`, (m, k) @ (k, n), the weight dequantised while loading.
 
-        The feeds load x and the weight, from where these tiles begin.
+        The feeds load x and the weight, starting at these tiles.
         """
         # (n,) 64-bit scales in the fixpipe buffer, (n,) int32 offsets in the bias table
         feed.scale = scales.load(scale)
@@ -155,7 +156,7 @@ class _DequantisedFeed:
     dtype: DType = FLOAT16
 
     def __init__(self, core: CubeCore, weight: GmMatrix, n: int) -> None:
-        """Claim room for *n* columns of *weight*, which is stored as `(n, k)`."""
+        """Allocate space for *n* columns of *weight*, which is stored as `(n, k)`."""
         self.core, self.weight, self.rows = core, weight, align_up(n, STRIP)
         self.int8 = core.l1_queue(weight, self.rows, min(LOADED_K, weight.columns))
         self.strips = core.tiles(INT8, DEQUANTISED_K * STRIP, "mte1", "cube", 2, "l0a")
@@ -163,13 +164,13 @@ class _DequantisedFeed:
         self.sums = core.l0c_queue(INT32, DEQUANTISED_K, STRIP, 2)
         self.loaded: Local | None = None
         self.scale: Local | None = None
-        """A value a column, in the fixpipe buffer."""
+        """A value for each column, in the fixpipe buffer."""
         self.offset: Local | None = None
-        """A value a column, in the bias table."""
+        """A value for each column, in the bias table."""
 
     def load_identity(self) -> None:
         """Load the identity `(32, 32)` into L0B, where it stays."""
-        # (32, 32) int8 goes through a tile of the weight in L1.
+        # (32, 32) int8 passes through a tile of the weight in L1.
         tile = self._load(GmView.of("identity", INT8, STRIP, STRIP), STRIP)
         self.core.load_data(self.identity, L1Matrix(tile, STRIP, STRIP), STRIP, STRIP)
         self.int8.free(tile)
@@ -190,7 +191,7 @@ class _DequantisedFeed:
             self.int8.free(self.loaded)
 
     def _load(self, piece: GmView, rows: int) -> Local:
-        """Load int8 *piece* into L1 as Nz of *rows* rows."""
+        """Load int8 *piece* into L1 as Nz with *rows* rows."""
         tile = self.int8.alloc()
         self.core.load_nd2nz(tile[: rows * piece.columns], piece, rows)
         self.int8.enque(tile)
@@ -199,7 +200,7 @@ class _DequantisedFeed:
     def _dequantise(
         self, out: Local, int8: Local, k: int, count: int, column: int, columns: int
     ) -> None:
-        """*count* of k of a strip, from *k* on of what is in L1, into *out*."""
+        """Dequantise *count* of k of a strip, from *k* on within L1, into *out*."""
         core, left = self.core, self.strips.alloc()
         # (columns, count) int8 in L1 -> (count, columns) in L0A
         a = left[: count * STRIP]

@@ -1,13 +1,13 @@
-"""x written in digits, and digits times the weight: what the msd kernels have in common.
+"""x split into digits, and digits times the weight: the common part of the msd kernels.
 
 Largest magnitudes, sums and digits of rows go to global memory. The digits of all rows are stacked,
-first digits first: a left operand `(terms x m, k)` of int8 or int4. The cube makes int32 sums of
-it, exact, which vector cores combine afterwards.
+first digits first: a left operand `(terms x m, k)` of int8 or int4. The cube multiplies it to exact
+int32 sums, which vector cores combine afterwards.
 
 ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2 op_kernel/*_msd_split_k.h, *_msd_group.h,
 *_msd_multicore.h, op_host/op_tiling/weight_quant_batch_matmul_v2_compute_matmul_tiling.cpp
-(CalcCommonTiling: the base tile; how large a left operand may be to stay in L1 is taken from there
-for int8 and assumed for int4).
+(CalcCommonTiling: the base tile; the largest left operand that stays in L1 comes from there for
+int8 and is assumed for int4).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def gm_digits(f: CallTraits) -> GmMatrix:
 
 
 def digit_views(f: CallTraits) -> tuple[GmView, ...]:
-    """The same matrix as vector cores write it: `(m, k)` for each digit."""
+    """The same matrix in the form that vector cores write: `(m, k)` for each digit."""
     digits = gm_digits(f).view
     return tuple(digits[top : top + f.m, :] for top in range(0, digits.rows, f.m))
 
@@ -53,17 +53,17 @@ def row_views(f: CallTraits, k_blocks: int = 1) -> tuple[GmView, GmView]:
 # ---- cube cores: digits times the weight ----
 
 L0_BYTES = 128
-"""A row of a piece in L0A and L0B."""
+"""Bytes of a row of a piece in L0A and L0B."""
 STEPS = 4
 """Pieces of L0 that are loaded into L1 at a time."""
 MAX_M, MAX_N = 128, 256
-MAX_KEPT_BYTES = 256 * 1024
-"""A left operand of more bytes is streamed (CalcCommonTiling; its branch for larger ones is dead:
-it asks for more than L1 has)."""
+MAX_RESIDENT_BYTES = 256 * 1024
+"""A larger left operand is streamed (CalcCommonTiling; its branch for larger ones is dead: it needs
+more than all of L1)."""
 
 
 def core_columns(f: CallTraits, cores: int) -> int:
-    """Columns of a cube core; the closed tables that may say otherwise are not followed."""
+    """Columns of a cube core; closed tables that may differ are not modelled."""
     unit = 256 if not f.is_nz and not f.trans_weight else 32
     return max(unit, align_up(f.n // cores, unit))
 
@@ -71,8 +71,8 @@ def core_columns(f: CallTraits, cores: int) -> int:
 def digits_tile(spec: DeviceSpec, p: Problem, k: int, columns: int, keeps: bool) -> BaseTile:
     """The base tile for *columns* and *k*; with *keeps*, digits stay in L1 if they fit.
 
-    For ND weights `(k, n)` and NZ ones `(n, k)` the vendor looks its tile up in closed tables first
-    or asks a general tiling: they are taken to give the same tile (assumed).
+    For ND weights `(k, n)` and NZ ones `(n, k)` the vendor first looks the tile up in closed tables
+    or uses a general tiling: both are assumed to give the same tile.
     """
     digits, weight, f = gm_digits(p.traits), p.gm_weight, p.traits
     m = min(MAX_M, align_up(digits.rows, FRACTAL_ROWS))
@@ -83,7 +83,7 @@ def digits_tile(spec: DeviceSpec, p: Problem, k: int, columns: int, keeps: bool)
     streamed_bytes = 2 * l1_bytes(weight.dtype, n, base_k * STEPS, weight.k_is_first)
     core = spec.cores["aic"]
     stays = (
-        digits.dtype.nbytes(digits.rows * k) <= MAX_KEPT_BYTES
+        digits.dtype.nbytes(digits.rows * k) <= MAX_RESIDENT_BYTES
         and kept_bytes + streamed_bytes <= core.usable_bytes("l1")
         and digits.rows <= m
     )
@@ -105,13 +105,13 @@ class DigitCube:
     def prefetch_l2(
         self, start: int, k: int, column: int, columns: int, max_pieces: int
     ) -> StageCall:
-        """What loads the first pieces of a weight, at most *max_pieces*, and throws them away."""
+        """Load the first pieces of a weight, at most *max_pieces*, and discard them."""
         count = min(max_pieces, ceil_div(k, self.tile.k * self.tile.steps_b))
         weight = self.weight.tile(column, min(columns, self.tile.n), start, k)
         return self._prefetch_l2, weight, count
 
     def multiply(self, start: int, k: int, column: int, products: GmView) -> Iterator[StageCall]:
-        """What multiplies k from *start* on for the columns of *products* from *column* on.
+        """Multiply k from *start* on for the columns of *products* from *column* on.
 
         *products* is `(terms x m, columns)`.
         """
@@ -145,7 +145,7 @@ class ColumnParameters:
     """Scale, offset and bias of some columns, as float32 in the unified buffer."""
 
     def __init__(self, core: VectorCore, p: Problem, max_columns: int) -> None:
-        """Claim room for *max_columns*, a multiple of 64."""
+        """Allocate space for *max_columns*, a multiple of 64."""
         self.core = core
         operands = (p.antiquant_scale, p.antiquant_offset, p.bias)
         self._views = [view for each in operands if (view := p.column_view(each)) is not None]
@@ -156,11 +156,11 @@ class ColumnParameters:
         self._wide = [core.tile(FLOAT32, max_columns) for _ in self._views]
 
     def views(self, columns: slice) -> tuple[GmView, ...]:
-        """Those of *columns* in global memory."""
+        """The parameters of *columns* in global memory."""
         return tuple(view[:, columns] for view in self._views)
 
     def load(self, *views: GmView) -> None:
-        """Load *views* `(columns,)`, which `of` names afterwards."""
+        """Load *views* `(columns,)`, which `of` then gives by name."""
         core, start = self.core, 0
         loaded = core.load_rows(self.raw_in, *views)
         for view, values in zip(views, self.of(views[0].columns).values(), strict=True):

@@ -1,19 +1,19 @@
-"""msd_group: cores share n and k; each adds up its groups, then all add up in global memory.
+"""msd_group: cores share n and k; each sums its groups, then all add up in global memory.
 
 .. code-block:: text
 
-    vector cores  rows of x: largest magnitudes, sums, digits of each group; zeros over the total
-    cube cores    group by group: digits @ weight, fp16 or int32, into one of two slots in turn
+    vector cores  rows of x: largest magnitudes, sums, digits of each group; zeros to the total
+    cube cores    group by group: digits @ weight, fp16 or int32, alternately into two slots
     vector cores  meanwhile the group before: combined, scaled, added to sums in the unified
                   buffer; at last the sums are added to the total in global memory
     vector cores  the total rounded to y, by those whose cube core is the first along k
 
-Each vector core has half of the columns of its cube core. All vector cores wait for each other
-before the cube multiplies, for digits and zeros, and before y is stored, for the total.
+Each vector core processes half of the columns of its cube core. All vector cores wait for each
+other before the cube multiplies, for digits and zeros, and before y is stored, for the total.
 
 ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2 op_kernel/*_msd_group.h, op_host/op_tiling/
 *_tiling_msd_group.cpp. There every core that shares k stores the same output; here only the first
-one does. How many rows are combined at a time is assumed.
+one does. The number of rows that are combined at a time is assumed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from npusim.ops.npu_weight_quant_batchmatmul.templates import Zeros, msd_groups
 CORE_N = 2048
 """Columns of a cube core; each of its vector cores takes half."""
 SLOTS = 2
-"""For the products of a cube core: one is written while the other is read."""
+"""Slots for the products of a cube core: one is written while the other is read."""
 PRODUCT_BYTES = 32768
 """Bytes of products that a vector core loads at a time; assumed."""
 MAX_ZEROS_BYTES = 32768
@@ -84,18 +84,18 @@ def tile(spec: DeviceSpec, p: Problem) -> MsdGroupPlan:
 
 
 def _slots(p: Problem) -> GmView:
-    """Room for the products of two groups of one cube core, `(2 x terms x m, columns)`."""
+    """Space for the products of two groups of one cube core, `(2 x terms x m, columns)`."""
     rows, columns = SLOTS * msd_groups.product_rows(p.traits), min(CORE_N, p.traits.n)
     return GmView.of("products", msd_groups.product_dtype(p), rows, columns)
 
 
 def _total(f: CallTraits) -> GmView:
-    """What all cores add to, float32 `(m, n)`."""
+    """The total to which all cores add, float32 `(m, n)`."""
     return GmView.of("total", FLOAT32, f.m, f.n)
 
 
 class Share(NamedTuple):
-    """What a cube core multiplies."""
+    """The part that a cube core multiplies."""
 
     group: int
     groups: int
@@ -104,7 +104,7 @@ class Share(NamedTuple):
 
 
 def _share(p: Problem, plan: MsdGroupPlan, index: int) -> Share:
-    """Cores with less k come first, so that they add first."""
+    """The share of core *index*; cores with less k come first, so that they add first."""
     f = p.traits
     index_k, index_n = divmod(index, plan.cores_n)
     k, column = index_k * plan.core_k, index_n * CORE_N
@@ -112,11 +112,11 @@ def _share(p: Problem, plan: MsdGroupPlan, index: int) -> Share:
     return Share(k // f.group_size, groups, column, min(CORE_N, f.n - column))
 
 
-# ---- who does what ----
+# ---- programs ----
 
 
 def build(spec: DeviceSpec, p: Problem, plan: MsdGroupPlan) -> tuple[Block, ...]:
-    """Three blocks a share: a cube core and its two vector cores."""
+    """Build three blocks for each share: a cube core and its two vector cores."""
     bound, slots_bytes = plan.bindings(p), _slots(p).nbytes
     return launch_mixed(
         plan.block_dim,
@@ -127,7 +127,7 @@ def build(spec: DeviceSpec, p: Problem, plan: MsdGroupPlan) -> tuple[Block, ...]
 
 
 def _cube(spec: DeviceSpec, p: Problem, plan: MsdGroupPlan) -> CoreSteps:
-    """What a cube core does: the groups of its share one after the other."""
+    """The program of a cube core: the groups of its share one after the other."""
     core, f, slots = CubeCore(plan.template, spec), p.traits, _slots(p)
     rows = msd_groups.product_rows(p.traits)
     cube = msd_groups.GroupCube(core, p, plan.core_n, min(plan.core_k, f.k), depth=1)
@@ -156,9 +156,9 @@ def _cube(spec: DeviceSpec, p: Problem, plan: MsdGroupPlan) -> CoreSteps:
 
 
 def _vector(spec: DeviceSpec, p: Problem, plan: MsdGroupPlan) -> CoreSteps:
-    """What a vector core does: digits and zeros, sums of groups, the output.
+    """The program of a vector core: digits and zeros, sums of groups, the output.
 
-    Each stage claims the unified buffer anew.
+    Each stage allocates the unified buffer anew.
     """
     core, f, cores = VectorCore(plan.template, spec), p.traits, 2 * plan.block_dim
     columns = min(plan.core_n, CORE_N // 2)
@@ -177,7 +177,7 @@ def _vector(spec: DeviceSpec, p: Problem, plan: MsdGroupPlan) -> CoreSteps:
         total_in.free(loaded)
 
     def calls(index: int) -> Iterator[StageCall]:
-        """One half of the columns of the share of a group."""
+        """Process one half of the columns of a group's share."""
         group, half = divmod(index, 2)
         share = _share(p, plan, group)
         for row in range(index, f.m, cores):
@@ -205,7 +205,7 @@ def _vector(spec: DeviceSpec, p: Problem, plan: MsdGroupPlan) -> CoreSteps:
 
 
 class _GroupSums:
-    """Adds up the groups of some columns, then adds these sums to the total."""
+    """Sums the groups of some columns, then adds these sums to the total."""
 
     def __init__(self, core: VectorCore, p: Problem, plan: MsdGroupPlan, columns: int) -> None:
         self.core, self.f, self.max_rows, self.slots = core, p.traits, plan.rows, _slots(p)
@@ -222,13 +222,13 @@ class _GroupSums:
         )
 
     def idle(self, groups: int) -> None:
-        """For cores that have no columns: the cube core waits for both of its vector cores."""
+        """Serve cores without columns: the cube core waits for both of its vector cores."""
         for _ in range(groups):
             self.core.cross_core_wait_flag("group", "mte2", msd_groups.PRODUCTS_READY)
             self._set_products_read()
 
     def add_groups(self, share: Share, inside: slice, columns: slice) -> Iterator[StageCall]:
-        """What adds the groups of *share*; *inside* is this core's part of its columns."""
+        """Add the groups of *share*; *inside* is this core's part of its columns."""
         f = self.f
         yield self._clear_sums, inside.stop - inside.start
         for first, count in pieces(share.groups, SPREAD):
@@ -238,8 +238,8 @@ class _GroupSums:
         yield self._add_to_total, _total(f)[:, columns]
 
     def _clear_sums(self, columns: int) -> None:
-        # The first group could be written in place of being added; a sum that begins with +0 and
-        # is added to +0 in the end gives the same bits.
+        # The first group could be written instead of added; a sum that starts from +0 and is added
+        # to +0 in the end gives the same bits.
         self.core.duplicate(self.sums[: self.f.m * columns], 0.0)
 
     def _add_pack(
@@ -250,7 +250,7 @@ class _GroupSums:
         absmax: GmView,
         row_sums: GmView | None,
     ) -> None:
-        """Up to eight groups, one after the other; their factors of rows are loaded at once."""
+        """Add up to eight groups, one after the other; their row factors are loaded at once."""
         operands, m, rows = self.operands, self.f.m, self.rows
         sums = Plane(self.sums, m, scale.columns)
         operands.load_rows(absmax, row_sums)

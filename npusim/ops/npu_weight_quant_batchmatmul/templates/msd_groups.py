@@ -1,9 +1,9 @@
-"""x in digits where each group of k has a scale: what msd_group and msd per_group have in common.
+"""x in digits if each group of k has a scale: the common part of msd_group and msd per_group.
 
-Each group of each row is split on its own. A cube core multiplies the digits `(terms x m, k)` of a
+Each group of each row is split separately. A cube core multiplies the digits `(terms x m, k)` of a
 group by the same group of the weight, since each has its own scale. Vector cores combine: a product
-is the sum of those of its digits, scaled by column and by row, and added to sums, which are the
-output once they are complete. See the docstring of the operator for the arithmetic
+is the sum of the products of its digits, scaled by column and by row, and is added to sums, which
+become the output once complete. See the docstring of the operator for the arithmetic
 (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_kernel, *_msd_split_k.h, *_msd_group.h).
 """
 
@@ -31,7 +31,7 @@ from npusim.ops.npu_weight_quant_batchmatmul.templates import msd
 DIGITS_READY, PRODUCTS_READY, PRODUCTS_READ = 0, 1, 2
 """Flags between a cube core and its vector cores."""
 ALL_VECTORS = 3
-"""Flag at which all vector cores wait for each other."""
+"""The flag by which all vector cores wait for each other."""
 
 
 def product_rows(f: CallTraits) -> int:
@@ -44,7 +44,7 @@ def product_dtype(p: Problem) -> DType:
     return FLOAT16 if p.traits.weight == "int4" and p.inner_precise == 1 else INT32
 
 
-# ---- vector cores: x in digits ----
+# ---- vector cores: split x into digits ----
 
 
 def _absmax_view(f: CallTraits) -> GmView:
@@ -53,22 +53,22 @@ def _absmax_view(f: CallTraits) -> GmView:
 
 
 def _sums_view(f: CallTraits) -> GmView | None:
-    """The sum of each row and group, `(m, groups)`: only an offset is multiplied by it."""
+    """The sum of each row and group, `(m, groups)`: needed only to multiply an offset."""
     return GmView.of("sums", FLOAT32, f.m, f.k // f.group_size) if f.has_offset else None
 
 
 def group_views(f: CallTraits) -> tuple[GmView | None, ...]:
-    """Digits, largest magnitudes and, where they are needed, sums: what a GroupSplitter writes."""
+    """Digits, largest magnitudes and, if needed, sums: what a GroupSplitter writes."""
     return (*msd.digit_views(f), _absmax_view(f), _sums_view(f))
 
 
 class GroupSplitter:
-    """Writes groups of x in digits."""
+    """Splits groups of x into digits."""
 
     def __init__(
         self, core: VectorCore, p: Problem, max_groups: int, *, loads_ahead: bool = True
     ) -> None:
-        """Claim room for *max_groups* at a time; *loads_ahead* as of :class:`DigitSplitter`."""
+        """Allocate space for *max_groups* at a time; *loads_ahead*: see :class:`DigitSplitter`."""
         self.f = p.traits
         self._x = GmView.of("x", p.x.element, p.traits.m, p.traits.k)
         sizes = max_groups, p.traits.group_size
@@ -77,7 +77,7 @@ class GroupSplitter:
         self._splitter = DigitSplitter(core, p.x.element, scheme, *sizes, loads_ahead=ahead)
 
     def write(self, row: int, group: int, groups: int) -> StageCall:
-        """What writes *groups* groups of *row* from *group* on: each is a row of a plane."""
+        """Write *groups* groups of *row* from *group* on: each is a row of a plane."""
         f = self.f
         of_groups = slice(group, group + groups)
         here = slice(group * f.group_size, (group + groups) * f.group_size)
@@ -98,7 +98,7 @@ class GroupSplitter:
 BASE_N = 512
 """Columns of a product in L0C."""
 ONE = 0x3F80_0000
-"""The bits of 1.0 in fp32: the fixpipe turns int32 into fp16 as they are."""
+"""The bits of 1.0 in fp32: with it the fixpipe converts int32 to fp16 unscaled."""
 
 
 class GroupCube:
@@ -107,7 +107,7 @@ class GroupCube:
     def __init__(self, core: CubeCore, p: Problem, columns: int, max_k: int, depth: int) -> None:
         """Load *columns* of the weight at a time; L1 holds digits of *max_k*, *depth* times.
 
-        Raises ProgramError where they do not fit.
+        Raises ProgramError if they do not fit.
         """
         self.core, self._rows, size = core, product_rows(p.traits), p.traits.group_size
         self._size, self._is_half = size, product_dtype(p) is FLOAT16
@@ -133,7 +133,7 @@ class GroupCube:
         return piece
 
     def multiply(self, digits: L1Matrix, group: int, column: int, products: GmView) -> None:
-        """Multiply group *group* of *digits* by the same group of the weight.
+        """Multiply group index *group* of *digits* by the same group of the weight.
 
         Columns from *column* on are written to *products* `(terms x m, columns)`.
         """
@@ -165,7 +165,7 @@ class GroupCube:
         self._right.free(right)
         self._sums.enque(sums)
         self._sums.deque()
-        # int32 -> fp16 as it is: the scale of the conversion is one
+        # int32 -> fp16 unscaled: the scale of the conversion is one
         if self._is_half:
             core.fixpipe(products, here, "deqf16", ONE)
         else:
@@ -177,7 +177,7 @@ class GroupCube:
 
 
 class GroupOperands:
-    """The operands of the sums: products of groups, and what scales them.
+    """The operands of the sums: products of groups, and their scales.
 
     Sums, products and outputs are `(rows, columns)`; scales and offsets `(groups, columns)`;
     largest magnitudes and sums of x `(rows, groups)`.
@@ -194,7 +194,7 @@ class GroupOperands:
         factor_groups: int,
         max_products: int,
     ) -> None:
-        """Claim room for scales of *scale_groups* and factors of rows of *factor_groups* groups.
+        """Allocate space for scales of *scale_groups* and row factors of *factor_groups* groups.
 
         *max_products* elements of a digit's products are combined at a time.
         """
@@ -215,7 +215,7 @@ class GroupOperands:
         self._wide = core.tile(FLOAT32, max_products) if dtype is FLOAT16 else None
 
     def views(self, rows: slice, groups: slice, columns: slice) -> tuple[GmView | None, ...]:
-        """Scale, offset, largest magnitudes and sums in global memory, None where there is none."""
+        """Scale, offset, largest magnitudes and sums in global memory, None if there are none."""
         of_rows = (_absmax_view(self.f), _sums_view(self.f))
         return (
             *(view and view[groups, columns] for view in self._parameters),
@@ -223,7 +223,7 @@ class GroupOperands:
         )
 
     def load_rows(self, absmax: GmView, sums: GmView | None) -> None:
-        """Load the factors of rows."""
+        """Load the row factors."""
         self._absmax.load(absmax.rows * self.pitch, absmax, pitch=self.pitch)
         if self._row_sums is not None and sums is not None:
             self._row_sums.load(sums.rows * self.pitch, sums, pitch=self.pitch)
@@ -247,13 +247,13 @@ class GroupOperands:
             core.mul(products, scales, products)
 
     def scale(self, group: int, columns: int) -> Local:
-        """`(columns,)` of what was loaded."""
+        """`(columns,)` of the loaded scales."""
         return self._scales[0].at(group * columns, columns)
 
     def add_offset(self, sums: Plane, group: int, scale: int) -> None:
         """sums += sum of the row of x * (scale * offset), if there is an offset.
 
-        *group* counts from the first whose factors of rows were loaded, *scale* likewise.
+        *group* counts from the first group whose row factors were loaded, *scale* likewise.
         """
         if self._row_sums is not None:
             of_columns = self._scales[1].at(scale * sums.columns, sums.columns)
@@ -270,7 +270,7 @@ class GroupOperands:
     ) -> tuple[Local, list[Plane]]:
         """A float32 plane for each of *groups*; *digits* are the products of all their digits.
 
-        *after_load* writes flags that follow the loads. Free the tile when the planes have been
+        *after_load* emits the flags that follow the loads. Free the tile when the planes have been
         read.
         """
         tile = self.products_in.alloc()
@@ -291,7 +291,7 @@ class GroupOperands:
         count = rows * columns
         raw = tile[: groups * terms * count]
         firsts = [slice(start, start + count) for start in range(0, raw.count, terms * count)]
-        # int32 and fp32 have the same size: combined where they were loaded.
+        # int32 and fp32 have the same size: combined in place.
         if self._wide is None:
             values = raw.as_dtype(FLOAT32)
             core.cast(values, raw)
@@ -329,7 +329,7 @@ class GroupEpilogue:
     """Adds the bias to sums, rounds them, ties away from zero, and stores them."""
 
     def __init__(self, core: VectorCore, p: Problem, max_rows: int, max_columns: int) -> None:
-        """Claim room for *max_rows* x *max_columns*."""
+        """Allocate space for *max_rows* x *max_columns*."""
         self.core, self._output, self._bias = core, p.output_view, p.column_view(p.bias)
         self.out = core.vecout(p.output.element, max_rows * max_columns)
         if p.bias is not None:
@@ -341,7 +341,7 @@ class GroupEpilogue:
         return self._output[rows, columns], None if self._bias is None else self._bias[:, columns]
 
     def write(self, sums: Plane, output: GmView, bias: GmView | None) -> None:
-        """Make *output* of *sums*, which are overwritten."""
+        """Compute *output* from *sums*, which are overwritten."""
         core = self.core
         if bias is not None:
             # (rows, columns) + (columns,) -> (rows, columns)

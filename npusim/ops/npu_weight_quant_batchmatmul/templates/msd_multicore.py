@@ -3,13 +3,13 @@
 .. code-block:: text
 
     vector cores  a row of x each: largest magnitude, sum, two digits, to global memory
-    cube cores    meanwhile load some of the weight, so that it is in the L2
+    cube cores    meanwhile load part of the weight, so that it is in the L2
                   then digits (2 m, k) @ weight: int32 sums, to global memory
     vector cores  the first of each pair: both digits combined, scaled, y
 
-Each stage begins when the one before is over: all vector cores wait for each other and then let
-their cube core go on, which lets its own vector cores go on. Meanwhile the first of each pair loads
-its parameters and forms the offsets of its first tile (ops-nn@e5c3fa9 matmul/
+Each stage starts when the one before is over: all vector cores wait for each other and then release
+their cube core, which releases its own vector cores. Meanwhile the first of each pair loads its
+parameters and computes the offsets of its first tile (ops-nn@e5c3fa9 matmul/
 weight_quant_batch_matmul_v2, op_kernel/*_msd_multicore.h, op_host/op_tiling/*_msd_tiling.cpp).
 """
 
@@ -40,20 +40,20 @@ from npusim.ops.npu_weight_quant_batchmatmul.problem import OP, Plan, Problem, w
 from npusim.ops.npu_weight_quant_batchmatmul.templates import msd
 
 ALL_SPLIT, DIGITS_READY, PRODUCTS_READY = range(3)
-"""Flags between cores: where all vector cores wait for each other; then those of a group."""
+"""Flags between cores: for all vector cores to wait for each other; then those of a group."""
 
 # ---- how the work is split ----
 
 EPILOGUE_ELEMENTS, NARROW_COLUMNS = 7712, 1024
-"""What a vector core turns into y at a time, at most, where it has no more columns than that."""
+"""The most elements of y that a vector core computes at a time, if it has at most 1024 columns."""
 EPILOGUE_BYTES, BYTES_PER_ELEMENT, BYTES_PER_COLUMN, BYTES_OF_ROWS = 186 * 1024, 22, 20, 256
-"""What it is cut from where there are more: int32 and fp32 of both digits, offsets and y; the
-parameters and their fp32; the factors of rows."""
+"""The budget and its parts if it has more: int32 and fp32 of both digits, offsets and y; the
+parameters and their fp32; the row factors."""
 MAX_EPILOGUE_COLUMNS = 4096
-"""Assumed: columns of which not even a row fits, as on a chip of few cores, come in pieces."""
+"""Assumed: if not even one row of the columns fits, as on a chip of few cores, they are split."""
 PRELOADS = 3
 FEWER_PRELOADS = {(1, 5568, 6656): 1, (16, 8192, 7168): 2}
-"""(m, k, n) of transposed weights without bias for which the vendor settled on fewer."""
+"""(m, k, n) of transposed weights without bias for which the vendor preloads fewer pieces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +69,13 @@ class MulticorePlan(Plan):
     preloads: int
     """Pieces of the weight that a cube core loads while it waits."""
     epilogue_rows: int
-    """The epilogue takes so many rows at a time,"""
+    """Rows that the epilogue processes at a time."""
     epilogue_columns: int
-    """and so many columns."""
+    """Columns that the epilogue processes at a time."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> MulticorePlan:
-    """Split as the vendor does where its rules are open."""
+    """Split like the vendor, as far as its rules are public."""
     f = p.traits
     split_cores = balanced(f.m, spec.cores["aiv"].count)
     core_n = msd.core_columns(f, spec.cores["aic"].count)
@@ -100,7 +100,7 @@ def tile(spec: DeviceSpec, p: Problem) -> MulticorePlan:
 
 
 def _epilogue_rows(columns: int) -> int:
-    """Rows of *columns* that a vector core turns into y at a time."""
+    """Rows of *columns* that a vector core converts to y at a time."""
     if columns <= NARROW_COLUMNS:
         return EPILOGUE_ELEMENTS // columns
     room_bytes = EPILOGUE_BYTES - BYTES_PER_COLUMN * columns - BYTES_OF_ROWS
@@ -112,25 +112,25 @@ def _products(f: CallTraits) -> GmView:
     return GmView.of("products", INT32, 2 * f.m, f.n)
 
 
-# ---- who does what ----
+# ---- programs ----
 
 
 def build(spec: DeviceSpec, p: Problem, plan: MulticorePlan) -> tuple[Block, ...]:
-    """A cube core and its two vector cores for each group that is launched."""
+    """Build a cube core and its two vector cores for each group that is launched."""
     bound = plan.bindings(p)
     cube, vector = _cube(spec, p, plan), _vector(spec, p, plan)
     return launch_mixed(plan.block_dim, cube, vector, lambda _: bound)
 
 
 def _cube(spec: DeviceSpec, p: Problem, plan: MulticorePlan) -> CoreSteps:
-    """What a cube core does: all of k for its columns."""
+    """The program of a cube core: all of k for its columns."""
     core, f = CubeCore(OP, spec), p.traits
     cube = msd.DigitCube(core, p, plan.cube, f.k)
 
     def calls(group: int) -> Iterator[StageCall]:
         column = group * plan.core_n
         columns = min(plan.core_n, f.n - column)
-        # While vector cores write digits, the first pieces of the weight are brought into the L2.
+        # While vector cores write digits, the first pieces of the weight are loaded into the L2.
         if columns > 0:
             yield cube.prefetch_l2(0, f.k, column, columns, plan.preloads)
         yield core.cross_core_wait_flag, "group", "mte2", DIGITS_READY
@@ -142,7 +142,7 @@ def _cube(spec: DeviceSpec, p: Problem, plan: MulticorePlan) -> CoreSteps:
 
 
 def _vector(spec: DeviceSpec, p: Problem, plan: MulticorePlan) -> CoreSteps:
-    """What a vector core does; its second stage claims the unified buffer anew."""
+    """The program of a vector core; its second stage allocates the unified buffer anew."""
     core, f = VectorCore(OP, spec), p.traits
     splitter = _RowSplitter(core, p)
     core.reset_buffers()
@@ -171,14 +171,14 @@ def _vector(spec: DeviceSpec, p: Problem, plan: MulticorePlan) -> CoreSteps:
 # ---- the first stage: x in digits ----
 
 FIRST, SECOND = 127.499, 127.499**2 * 2
-"""Factors of the digits; the product is formed in double and rounded when it is used."""
+"""Factors of the digits; the product is computed in double and rounded when it is used."""
 UNDO_FIRST, UNDO_SECOND = (float(np.float32(1) / np.float32(x)) for x in (FIRST, SECOND))
 ONE_BITS = 0x3F80_0000
 """1.0 as the scalar unit sees it."""
 DIVIDED_K = 128
 """From here on a row is multiplied by the reciprocal of its largest magnitude."""
 HALVED_K = 4096
-"""From here on a row is added up by halves."""
+"""From here on a row is summed by halves."""
 
 
 class _RowSplitter:
@@ -193,7 +193,7 @@ class _RowSplitter:
         self.first_sum = core.tile(FLOAT32, 8)
 
     def write(self, row: int) -> StageCall:
-        """What splits row number *row*."""
+        """Split row index *row*."""
         digits = (digit.row(row) for digit in msd.digit_views(self.f))
         of_row = (view.row(0)[:, row : row + 1] for view in msd.row_views(self.f))
         return self._row, self.x.row(row), *digits, *of_row
@@ -201,7 +201,7 @@ class _RowSplitter:
     def _row(self, x: GmView, first: GmView, second: GmView, absmax: GmView, sums: GmView) -> None:
         """x (1, k) -> two digits (1, k), and two values."""
         core, splitter, whole_vectors = self.core, self.splitter, x.columns // REPEAT
-        # (1, k) fp16 or bf16 -> fp32, filled up to whole vectors of 64 with zeros
+        # (1, k) fp16 or bf16 -> fp32, padded to whole vectors of 64 with zeros
         plane = splitter.load(x, 1)
         largest = splitter.absmax(plane)
         if not self.is_precise:
@@ -214,13 +214,13 @@ class _RowSplitter:
         core.mul(undone, undone, UNDO_FIRST)
         core.sub(q, q, undone)
         if self.is_precise:
-            # Before the second digit takes the place of the first.
+            # Before the second digit overwrites the first.
             splitter.reduce("sum", splitter.add_halves(work, whole_vectors), self.first_sum)
         core.mul(q, q, SECOND)
         undone = splitter.store_digit(plane, second).whole()
         if self.is_precise:
             core.mul(undone, undone, UNDO_SECOND)
-            # The sum of what both digits stand for, of the row before it was divided.
+            # The sum of the values that both digits represent, before the division of the row.
             total = splitter.reduce("sum", splitter.add_halves(work, whole_vectors))
             core.add(total[:1], self.first_sum[:1], total[:1])
             core.mul(total[:1], total[:1], largest[:1])
@@ -228,7 +228,7 @@ class _RowSplitter:
         splitter.store_values(largest, absmax)
 
     def _row_sum(self, plane: Plane) -> Plane:
-        """Vectors of 64 added up; a tail of 32 comes last, filled up with zeros."""
+        """Add vectors of 64; a tail of 32 comes last, padded with zeros."""
         splitter, vectors, whole = self.splitter, len(plane.chunks), self.f.k // REPEAT
         into = splitter.work(plane)
         # (1, k) as vectors of 64 -> (1, 64): by halves if it is long, else one after the other
@@ -266,12 +266,12 @@ Tile = tuple[slice, slice]
 class Epilogue:
     """Combines the products of both digits, scales them, and stores y.
 
-    Every queue has one slot: the products of a tile leave theirs by their cast, so those of the
-    next one are loaded meanwhile, but the next tile's result waits for this one's store.
+    Every queue has one slot: the cast of a tile's products frees theirs, so the next products are
+    loaded meanwhile, but the next tile's result waits for this one's store.
     """
 
     def __init__(self, core: VectorCore, p: Problem, max_rows: int, max_columns: int) -> None:
-        """Claim room for *max_rows* x *max_columns* at a time."""
+        """Allocate space for *max_rows* x *max_columns* at a time."""
         self.core, self.f, self.output = core, p.traits, p.output_view
         self.max_rows, self.max_columns = max_rows, max_columns
         width = align_up(max_columns, REPEAT)
@@ -292,7 +292,7 @@ class Epilogue:
         ]
 
     def prepare(self, here: Tile) -> Iterator[StageCall]:
-        """What loads the parameters of new columns, the factors of rows, and forms offsets."""
+        """Load the parameters of new columns and the row factors, and compute offsets."""
         rows, columns = here[0], self.parameters.views(here[1])
         if rows.start == 0:
             yield self.parameters.load, *columns
@@ -300,7 +300,7 @@ class Epilogue:
         yield self._spread, columns[0].columns, *of_rows
 
     def _spread(self, columns: int, absmax: GmView, sums: GmView) -> None:
-        """Largest magnitudes and sums of rows, each as a block of eight; sums times offsets."""
+        """Broadcast row magnitudes and sums to blocks of eight; multiply sums by offsets."""
         # (rows,) -> (rows, 8) for both
         self.factors.load(2 * self.rows_padded, absmax, sums, pitch=self.rows_padded)
         if self.offsets is not None:
@@ -310,7 +310,7 @@ class Epilogue:
             outer(self.core, plane, offset, self.factors.of(self.rows_padded))
 
     def write(self, here: Tile) -> StageCall:
-        """What makes the output of a tile that is prepared."""
+        """Compute the output of a tile that is prepared."""
         (rows, columns), products, m = here, _products(self.f), self.f.m
         second = products[m + rows.start : m + rows.stop, columns]
         return self._tile, self.output[here], products[here], second
@@ -336,7 +336,7 @@ class Epilogue:
         core.store_rows(self.out, result, output, plane.columns, with_gaps=True)
 
     def _undone(self, digit: int, products: GmView, undo: float) -> Plane:
-        """The products of a digit, without its factor: (rows, columns) int32 -> float32."""
+        """The products of a digit, divided by its factor: (rows, columns) int32 -> float32."""
         core, queue, pitch = self.core, self.products_in[digit], align_up(products.columns, REPEAT)
         plane = Plane(self.planes[digit], products.rows, pitch)
         loaded = core.load_rows(queue, products, pitch=pitch, with_gaps=True)

@@ -9,11 +9,11 @@
 
 n is split into rounds, k into packs of 1024; a step is a pack of a round. In a step all cube cores
 share the products, and all vector cores combine them, each for a strip of columns and some rows,
-whose sums stay in its unified buffer. The ring lets cube cores run ahead: all vector cores
-wait for each other whenever they have read half of it, and let the cube cores write it again.
+whose sums stay in its unified buffer. The ring lets cube cores run ahead: whenever all vector cores
+have read half of it, they wait for each other and let the cube cores refill it.
 
 ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2 op_kernel/*_msd_split_k.h, op_host/op_tiling/
-*_tiling_msd.cpp. Assumed are the order in which products are shared out to cube cores, that no more
+*_tiling_msd.cpp. Assumed are the order in which products are assigned to cube cores, that no more
 of these are launched than a step has products, and how many groups are combined at a time.
 """
 
@@ -41,21 +41,21 @@ from npusim.ops.npu_weight_quant_batchmatmul.problem import Plan, Problem, works
 from npusim.ops.npu_weight_quant_batchmatmul.templates import msd_groups, ring_slot
 
 ALL_CUBES = 4
-"""Flag at which all cube cores wait for each other."""
+"""The flag by which all cube cores wait for each other."""
 
 # ---- how the work is split ----
 
 PACK_K = 1024
 """k of a pack of groups."""
 BLOCK_N = 1024
-"""Columns that a cube core multiplies a group by."""
+"""Columns by which a cube core multiplies a group."""
 STRIP_N = 128
-"""Columns of a vector core in a full round; strips are multiples of it."""
+"""Columns of a vector core in a full round; strips are multiples of this."""
 RING_ELEMENTS = 18 * 1024 * 256
 MAX_HALF_RING = 8
 """Slots of half of the ring."""
 MAX_DIGITS_K = 12288
-"""k that is written in digits at a time."""
+"""k that is split into digits at a time."""
 PRODUCT_BYTES = 32768
 """Bytes of products that a vector core loads at a time, if one group is not more; assumed."""
 
@@ -65,14 +65,14 @@ class PerGroupPlan(Plan):
     """How groups, rows and columns are split."""
 
     digits_k: int
-    """k that a vector core writes in digits at a time."""
+    """k that a vector core splits into digits at a time."""
     round_n: int
     pack_groups: int
     strip_n: int
-    """Columns of a vector core; of each strip it has `strip_m` rows."""
+    """Columns of a vector core; it processes `strip_m` rows of each strip."""
     strip_m: int
     ring_slots: int
-    """A slot holds the products of a step; vector cores give back half of the ring at a time."""
+    """A slot holds the products of a step; vector cores release half of the ring at a time."""
     joint_groups: int
     """Groups that are combined at a time."""
 
@@ -85,7 +85,7 @@ def tile(spec: DeviceSpec, p: Problem) -> PerGroupPlan:
     pack = min(PACK_K // f.group_size, groups)
     block_dim = min(aic, ceil_div(round_n, BLOCK_N) * pack)
     strip_n = align_up(ceil_div(round_n, 2 * block_dim), STRIP_N)
-    # Vector cores that are left over share the rows of a strip.
+    # Idle vector cores share the rows of a strip.
     parts = max(1, 2 * block_dim // ceil_div(round_n, strip_n))
     strip_m = ceil_div(f.m, parts)
     # A slot of the ring: (pack groups x terms x m, round_n)
@@ -108,7 +108,7 @@ def tile(spec: DeviceSpec, p: Problem) -> PerGroupPlan:
 
 
 def _digits_k(k: int, n: int) -> int:
-    """k of a piece: all, a quarter where k is much longer than n, or less so that it fits."""
+    """k of a piece: all, a quarter if k is much longer than n, or less so that it fits."""
     count = 4 if k // n >= 30 else 1
     while align_up(ceil_div(k, count), PACK_K) > MAX_DIGITS_K:
         count += 1
@@ -131,7 +131,7 @@ class Step(NamedTuple):
 
 
 def steps(p: Problem, plan: PerGroupPlan) -> Iterator[Step]:
-    """All steps, a round after the other."""
+    """All steps, one round after the other."""
     f, rows = p.traits, msd_groups.product_rows(p.traits)
     ring_rows = plan.ring_slots * plan.pack_groups * rows
     ring = GmView.of("products", msd_groups.product_dtype(p), ring_rows, plan.round_n)
@@ -153,23 +153,23 @@ def steps(p: Problem, plan: PerGroupPlan) -> Iterator[Step]:
             index += 1
 
 
-# ---- who does what ----
+# ---- programs ----
 
 
 def build(spec: DeviceSpec, p: Problem, plan: PerGroupPlan) -> tuple[Block, ...]:
-    """Three blocks a group: a cube core and its two vector cores."""
+    """Build three blocks in each group: a cube core and its two vector cores."""
     every, bound = tuple(steps(p, plan)), plan.bindings(p)
     cube, vector = _cube(spec, p, plan, every), _vector(spec, p, plan, every)
     return launch_mixed(plan.block_dim, cube, vector, lambda _: bound)
 
 
 Task = tuple[int, int, int]
-"""A product of a cube core: a group of the pack, the first of its columns of the round, and how
-many they are."""
+"""A product of a cube core: a group of the pack, the first of its columns of the round, and their
+count."""
 
 
 def _cube(spec: DeviceSpec, p: Problem, plan: PerGroupPlan, every: tuple[Step, ...]) -> CoreSteps:
-    """What a cube core does: its share of the products of each step."""
+    """The program of a cube core: its share of the products of each step."""
     core, size = CubeCore(plan.template, spec), p.traits.group_size
     rows = msd_groups.product_rows(p.traits)
     cube = msd_groups.GroupCube(
@@ -217,9 +217,9 @@ def _tasks(groups: int, columns: int, cores: int, core: int) -> tuple[Task, ...]
 
 
 def _vector(spec: DeviceSpec, p: Problem, plan: PerGroupPlan, every: tuple[Step, ...]) -> CoreSteps:
-    """What a vector core does: digits first, then its strip of each round.
+    """The program of a vector core: digits first, then its strip of each round.
 
-    The second stage claims the unified buffer anew.
+    The second stage allocates the unified buffer anew.
     """
     core, f = VectorCore(plan.template, spec), p.traits
     max_groups = min(plan.digits_k, f.k) // f.group_size
@@ -255,7 +255,7 @@ def _vector(spec: DeviceSpec, p: Problem, plan: PerGroupPlan, every: tuple[Step,
 
 
 class _StripSums:
-    """Adds up the groups of a strip of columns, and makes the output of it."""
+    """Sums the groups of a strip of columns, and computes the output from them."""
 
     def __init__(self, core: VectorCore, p: Problem, plan: PerGroupPlan) -> None:
         self.core, self.f, self.plan = core, p.traits, plan
@@ -274,7 +274,7 @@ class _StripSums:
         )
 
     def add_step(self, step: Step, rows: slice, left: int) -> StageCall:
-        """What adds *step* to the sums of *rows* and the strip from column *left* of it on."""
+        """Add *step* to the sums of *rows* and of the strip from its column *left* on."""
         # From these rows of the first digit of the first group to those of the last.
         span = slice(rows.start, rows.stop + step.products.rows - self.f.m)
         products = step.products[span, left : left + self.plan.strip_n]
@@ -289,13 +289,13 @@ class _StripSums:
         )
 
     def idle(self, releases: bool) -> None:
-        """A step of a core that has no part of its columns or rows."""
+        """Serve a step on a core that has no part of its columns or rows."""
         self.core.cross_core_wait_flag("group", "mte2", msd_groups.PRODUCTS_READY)
         if releases:
             self._release_half()
 
     def _release_half(self) -> None:
-        """Let cube cores write half of the ring again, once all vector cores have read it."""
+        """Let cube cores refill half of the ring, once all vector cores have read it."""
         sync_all(
             self.core,
             "mte2",
@@ -325,7 +325,7 @@ class _StripSums:
         operands.load_scales(scale, offset)
         if is_first:
             core.duplicate(sums.whole(), 0.0)
-        # All offsets of the pack come before its products.
+        # All offsets of the pack precede its products.
         for group in range(groups):
             operands.add_offset(sums, group, group)
         core.cross_core_wait_flag("group", "mte2", msd_groups.PRODUCTS_READY)
@@ -340,11 +340,11 @@ class _StripSums:
     ) -> None:
         """sums += absmax * (product * scale), for *count* groups of the pack from *first* on.
 
-        *is_read* says that half of the ring has been read with them.
+        With *is_read* half of the ring has been read after them.
         """
         core, operands, m, rows = self.core, self.operands, self.f.m, sums.rows
         tops = range(first * self.terms * m, (first + count) * self.terms * m, m)
-        # (rows, columns) of each digit of each group; all rows come in one copy.
+        # (rows, columns) of each digit of each group; all rows are loaded in one copy.
         if rows == m:
             views = [products[tops.start : tops.stop, :]]
         else:

@@ -1,20 +1,20 @@
-"""The msd template with a scale for each column, form split_k: k in blocks of their own magnitudes.
+"""The msd template with a scale for each column, form split_k: blocks of k scaled separately.
 
 .. code-block:: text
 
     vector cores  rows of a block of x: largest magnitudes, sums, two or three digits
-    cube cores    meanwhile load some of the weight, so that it is in the L2
-                  then, round by round of columns: digits of each block @ weight, int32 sums
+    cube cores    meanwhile load part of the weight, so that it is in the L2
+                  then, by rounds of columns: digits of each block @ weight, int32 sums
     vector cores  all digits and blocks combined, scaled, y, during the next round
 
-The sums go through a ring of slots in global memory. All cube cores wait for each other after a
-round; the ring has two halves of `half_rounds` slots, and after each half all vector cores wait
-for each other before it is written again. Nothing is loaded ahead on a vector core: each load waits
-for all that its vector pipe has been given (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2,
+The sums pass through a ring of slots in global memory. All cube cores wait for each other after a
+round; the ring has two halves of `half_rounds` slots, and after each half all vector cores wait for
+each other before it is written again. Nothing is loaded ahead on a vector core: each load waits for
+everything issued to its vector pipe (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2,
 op_kernel/*_msd_split_k.h, op_host/op_tiling/*_msd_tiling.cpp). Assumed: as many cores start as
 share the tasks of a round evenly, and its strips; a task's columns are multiples of 32, and tasks
-go through all blocks of some columns first; the base tile is that of multicore, the digits staying
-in L1 only where they serve several tiles of columns.
+process all blocks of some columns first; the base tile is that of multicore, where digits stay in
+L1 only if they serve several tiles of columns.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from npusim.ops.npu_weight_quant_batchmatmul.problem import OP, Plan, Problem, w
 from npusim.ops.npu_weight_quant_batchmatmul.templates import RingSlot, msd, ring_slot
 
 ALL_SPLIT, DIGITS_READY, ALL_MULTIPLIED, PRODUCTS_READY, ALL_READ, PRODUCTS_READ = range(6)
-"""Flags between cores: one at which all cores of a kind wait for each other, and the one that they
-then set for the other cores of their group, each."""
+"""Flags between cores: pairs of one by which all cores of a kind wait for each other, and one that
+they then set for the other cores of their group."""
 
 # ---- how the work is split ----
 
@@ -55,7 +55,7 @@ ROUND_BYTES = 16 * 2**20
 RING_ELEMENTS = 16 * 1024 * 256
 MAX_HALF_ROUNDS = 8
 MAX_FLAGS = 15
-"""What a flag between cores counts to."""
+"""The highest count of a flag between cores."""
 STRIP_N = 128
 """Columns that a vector core finishes."""
 EPILOGUE_ROWS = 64
@@ -75,28 +75,28 @@ class SplitKPlan(Plan):
     half_rounds: int
     """Rounds that half of the ring holds."""
     task_n: int
-    """Columns that a cube core makes of a block at a time."""
+    """Columns of a block that a cube core computes at a time."""
     cube: BaseTile
     preloads: int
-    """Pieces of the weight that a cube core loads while it waits, at most."""
+    """The most pieces of the weight that a cube core loads while it waits."""
     epilogue_cores_m: int
     """Vector cores that share the rows of a strip of 128 columns."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> SplitKPlan:
-    """Split as the vendor does."""
+    """Split like the vendor."""
     f = p.traits
     # k in blocks, n in rounds, a round in tasks of cube cores and strips of vector cores
     depth = block_k(f)
     k_blocks = ceil_div(f.k, depth)
     cubes, vectors = spec.cores["aic"].count, spec.cores["aiv"].count
-    # Rows of a round of int32 sums: of all blocks, all digits.
+    # Rows of int32 sums in a round: for all blocks and digits.
     sum_rows = k_blocks * scheme_of(f).terms * f.m
     max_round_n = align_down(ROUND_BYTES // INT32.nbytes(sum_rows), 256)
     round_n = min(max_round_n, STRIP_N * vectors, f.n)
     half_rounds = max(1, min(RING_ELEMENTS // (sum_rows * round_n), MAX_HALF_ROUNDS))
     if ceil_div(f.n, round_n) > MAX_FLAGS:
-        # More rounds than a flag counts to: the halves of the ring must be small enough.
+        # There are more rounds than a flag counts: the halves of the ring must be small enough.
         half_rounds = min(half_rounds, MAX_FLAGS // 2)
     even_n = align_up(ceil_div(round_n, cubes), 32)
     task_n = min(even_n if f.trans_weight else msd.core_columns(f, cubes), round_n)
@@ -123,8 +123,8 @@ def tile(spec: DeviceSpec, p: Problem) -> SplitKPlan:
 
 
 Round = tuple[int, RingSlot]
-"""The first of some columns of the output, and the slot of the ring that their products go through,
-int32 `(blocks x terms x m, columns)`."""
+"""The first of some columns of the output, and the slot of the ring for their products, int32
+`(blocks x terms x m, columns)`."""
 
 
 def _rounds(f: CallTraits, plan: SplitKPlan) -> tuple[Round, ...]:
@@ -138,18 +138,18 @@ def _rounds(f: CallTraits, plan: SplitKPlan) -> tuple[Round, ...]:
     return tuple(found)
 
 
-# ---- who does what ----
+# ---- programs ----
 
 
 def build(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> tuple[Block, ...]:
-    """A cube core and its two vector cores for each group that is launched."""
+    """Build a cube core and its two vector cores for each group that is launched."""
     bound = plan.bindings(p)
     cube, vector = _cube(spec, p, plan), _vector(spec, p, plan)
     return launch_mixed(plan.block_dim, cube, vector, lambda _: bound)
 
 
 def _cube(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> CoreSteps:
-    """What a cube core does: its tasks of each round."""
+    """The program of a cube core: its tasks of each round."""
     core, f = CubeCore(OP, spec), p.traits
     rounds, rows = _rounds(f, plan), scheme_of(f).terms * f.m
     cube = msd.DigitCube(core, p, plan.cube, min(plan.block_k, f.k))
@@ -168,7 +168,7 @@ def _cube(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> CoreSteps:
         return found
 
     def calls(group: int) -> Iterator[StageCall]:
-        # While vector cores write digits, the weight of the first task is brought into the L2.
+        # While vector cores write digits, the weight of the first task is loaded into the L2.
         for start, k, column, products in tasks(rounds[0], group)[:1]:
             yield cube.prefetch_l2(start, k, column, products.columns, plan.preloads)
         yield core.cross_core_wait_flag, "group", "mte2", DIGITS_READY
@@ -183,7 +183,7 @@ def _cube(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> CoreSteps:
 
 
 def _vector(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> CoreSteps:
-    """What a vector core does; its second stage claims the unified buffer anew."""
+    """The program of a vector core; its second stage allocates the unified buffer anew."""
     core, f = VectorCore(OP, spec), p.traits
     split = _splitter(core, p, plan)
     core.reset_buffers()
@@ -210,7 +210,7 @@ def _vector(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> CoreSteps:
 
 
 def _splitter(core: VectorCore, p: Problem, plan: SplitKPlan) -> Callable[[int, int], StageCall]:
-    """What splits piece number *piece* of the rows of block number *block* of k."""
+    """The stage that splits piece *piece* of the rows of block *block* of k."""
     f, x = p.traits, GmView.of("x", p.x.element, p.traits.m, p.traits.k)
     sizes = plan.split_rows, plan.block_k
     splitter = DigitSplitter(core, p.x.element, scheme_of(f), *sizes, loads_ahead=False)
@@ -236,12 +236,12 @@ class Epilogue:
     """Combines the products of all digits and blocks of k, scales them, and stores y."""
 
     def __init__(self, core: VectorCore, p: Problem, plan: SplitKPlan, max_rows: int) -> None:
-        """Claim room for *max_rows* x 128 at a time, or fewer columns if a round has fewer."""
+        """Allocate space for *max_rows* x 128 at a time, or fewer columns if a round has fewer."""
         self.core, self.f, self.k_blocks, self.max_rows = core, p.traits, plan.k_blocks, max_rows
         self.scheme, self.output = scheme_of(p.traits), p.output_view
         columns = min(STRIP_N, align_up(plan.round_n, REPEAT))
         self.kinds = 1 + p.traits.has_offset
-        """Largest magnitudes, and sums of x where there is an offset."""
+        """Largest magnitudes, and sums of x if there is an offset."""
         self.parameters = msd.ColumnParameters(core, p, columns)
         self.scaled_offset = core.tile(FLOAT32, columns)
         self.rows_padded = align_up(max_rows, 8)
@@ -251,9 +251,9 @@ class Epilogue:
         self.out = core.vecout(p.output.element, max_rows * columns)
 
     def write(self, rows: slice, column: int, products: GmView) -> Iterator[StageCall]:
-        """What makes *rows* of the output, for the columns of *products*.
+        """Compute *rows* of the output, for the columns of *products*.
 
-        These begin at *column* and are those of all rows, `(blocks x terms x m, columns)`.
+        The latter start at *column* and hold all rows, `(blocks x terms x m, columns)`.
         """
         columns = slice(column, column + products.columns)
         for start, count in pieces(rows.stop - rows.start, self.max_rows):
@@ -270,7 +270,7 @@ class Epilogue:
             )
 
     def _tile(self, output: GmView, products: GmView, *views: GmView) -> None:
-        """*views* are the factors of rows `(blocks, rows)`, then parameters of columns."""
+        """*views* are the row factors `(blocks, rows)`, then column parameters."""
         core, rows, pitch = self.core, output.rows, align_up(output.columns, REPEAT)
         core.sync("vector", "mte2")
         self.parameters.load(*views[self.kinds :])

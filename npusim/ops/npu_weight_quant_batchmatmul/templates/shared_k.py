@@ -7,10 +7,10 @@
     cube cores     x (m, its k) @ weight (its k, n), strip by strip, added to sums
     vector cores   output = sums x scale + bias
 
-Sums of several cores, or such that a vector core must finish, are added up in float32 in global
-memory, first k first; else a cube core stores its part of the output. The zeros must be there
-before any cube core adds to them, and every sum complete before one is read: all cores of a kind
-wait for each other, then set a flag for the other kind.
+Sums of several cores, or sums that a vector core must finish, are added in float32 in global
+memory, first k first; otherwise a cube core stores its part of the output. The zeros must be there
+before any cube core adds to them, and every sum must be complete before one is read: all cores of a
+kind wait for each other, then set a flag for the other kind.
 
 The ring is in global memory, and its blocks are read before they leave the L2. Each of the two
 vector cores of a group writes half of a block's columns (ops-nn@e5c3fa9 matmul/
@@ -18,14 +18,14 @@ weight_quant_batch_matmul_v2/op_kernel, *_custom_nz_splitk.h, *_custom_mix_split
 
 split_k takes a bf16 x and few rows. n is split by 1024, k over the rest of the cores, and the sums
 of every group of 64 are added in global memory. Vector cores dequantise 32 x 512 at a time
-(ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_kernel, *_custom_mix_splitk.h). That x leaves
-L1 only if it does not fit, and in what parts a block is multiplied, is assumed.
+(ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_kernel, *_custom_mix_splitk.h). Assumed: x
+leaves L1 only if it does not fit, and the parts in which a block is multiplied.
 
 nz_splitk takes a FRACTAL_NZ weight, whose k is split over cores by 1024 or more. A core's columns
-are split into tiles of 128; the weight passes the ring in blocks of 128 x 512, of which each vector
-core dequantises 32 x 512 at a time. x stays in L1 if the core's share of it fits into 256 KiB
-(op_host/op_tiling, *_custom_nz_splitk.cpp). That a block is loaded into L1 in halves, and
-multiplied there by 256 rows of x, is assumed.
+are split into tiles of 128; the weight passes through the ring in blocks of 128 x 512, of which
+each vector core dequantises 32 x 512 at a time. x stays in L1 if the core's share of it fits into
+256 KiB (op_host/op_tiling, *_custom_nz_splitk.cpp). Assumed: a block is loaded into L1 in halves,
+and multiplied there by 256 rows of x.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ from npusim.ops.npu_weight_quant_batchmatmul.templates.strips import (
 )
 
 ZEROED, DONE = 2, 3
-"""Flags between a cube core and its vector cores: sums may be added, and all have been."""
+"""Flags between a cube core and its vector cores: sums may be added; all have been."""
 ALL_CORES = 4
-"""Flag among the vector cores, and among the cube cores."""
+"""The flag among the vector cores, and among the cube cores."""
 MAX_ZEROS_BYTES = 65536
-"""Size of a store of zeros; assumed."""
+"""Bytes of a store of zeros; assumed."""
 MAX_COLUMNS = 2048
 MAX_ROWS = 128
 """Rows and columns of the output that are computed at a time; assumed."""
@@ -77,16 +77,16 @@ SLOTS = 4
 """Blocks in the ring of a cube core."""
 BLOCK_N, GROUP = 1024, 64
 TILE_N, LOAD_N = 256, 512
-"""Of split_k."""
+"""For split_k."""
 NZ_BLOCK_K, NZ_LOAD_K = 512, 256
 NZ_TILE = 128
-"""Of m, n and k in nz_splitk."""
+"""m, n and k of a tile in nz_splitk."""
 RESIDENT_BYTES = 262144
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedKPlan(Plan):
-    """How k and n are split over cube cores, and the sizes of what each works on."""
+    """How k and n are split over cube cores, and the sizes that each processes."""
 
     cores_k: int
     cores_n: int
@@ -107,7 +107,7 @@ class SharedKPlan(Plan):
 
 
 def tile(spec: DeviceSpec, p: Problem) -> SharedKPlan:
-    """Split as the template does that takes the call; all cores start to add sums."""
+    """Split like the template that takes the call; all cores start to add sums."""
     f, aic = p.traits, spec.cores["aic"].count
     plan = _split_k(spec, p) if p.choice.template == "split_k" else _nz_splitk(spec, p)
     used = plan.cores_k * plan.cores_n
@@ -118,7 +118,7 @@ def tile(spec: DeviceSpec, p: Problem) -> SharedKPlan:
 
 
 def _split_k(spec: DeviceSpec, p: Problem) -> SharedKPlan:
-    """Blocks of n first; the cores that are left share k, in whole groups."""
+    """Split n into blocks first; the remaining cores share k, in whole groups."""
     f, core = p.traits, spec.cores["aic"]
     blocks_n = ceil_div(f.n, BLOCK_N)
     core_n = BLOCK_N * ceil_div(blocks_n, core.count)
@@ -151,7 +151,7 @@ def _split_k(spec: DeviceSpec, p: Problem) -> SharedKPlan:
 
 
 def _nz_splitk(spec: DeviceSpec, p: Problem) -> SharedKPlan:
-    """Split k, then give what is left of the cores to n."""
+    """Split k, then assign the remaining cores to n."""
     f, aic = p.traits, spec.cores["aic"].count
     cores_k, core_k = k_cores(f, aic), k_step(f, aic)
     core_n = align_up(ceil_div(align_up(f.n, 16), aic // cores_k), 64)
@@ -183,18 +183,18 @@ def _nz_splitk(spec: DeviceSpec, p: Problem) -> SharedKPlan:
 
 
 def _precision(p: Problem) -> Precision:
-    """The offset is added in fp16; of a bf16 x nz_splitk applies the scale after the product."""
+    """The offset is added in fp16; for a bf16 x nz_splitk applies the scale after the product."""
     if p.x.element is FLOAT16:
         return Precision(offset=FLOAT16, scale=FLOAT16, out=FLOAT16)
     scale = FLOAT32 if p.choice.template == "split_k" else None
     return Precision(offset=FLOAT16, scale=scale, out=BFLOAT16)
 
 
-# ---- who does what ----
+# ---- programs ----
 
 
 class _Strip(NamedTuple):
-    """Rows of x, and the part of the weight that they are multiplied by."""
+    """Rows of x, and the part of the weight by which they are multiplied."""
 
     row: int
     rows: int
@@ -202,7 +202,7 @@ class _Strip(NamedTuple):
 
 
 def build(spec: DeviceSpec, p: Problem, plan: SharedKPlan) -> tuple[Block, ...]:
-    """Three blocks a group: a cube core and its two vector cores."""
+    """Build three blocks in each group: a cube core and its two vector cores."""
     layout: Literal["ND", "FRACTAL_NZ"] = "FRACTAL_NZ" if p.traits.is_nz else "ND"
     ring = Ring(SLOTS, plan.block_n, plan.block_k, p.x.element, layout)
     names = [*(operand.name for operand in p.inputs), "output", *["sums"] * plan.is_added]
@@ -217,13 +217,13 @@ def build(spec: DeviceSpec, p: Problem, plan: SharedKPlan) -> tuple[Block, ...]:
 
 
 def _strips(p: Problem, plan: SharedKPlan, group: int) -> Iterator[_Strip]:
-    """The work of a group; those with less k come first, so that they add first."""
+    """The strips of a group; those with less k come first, so that they add first."""
     index_k, index_n = divmod(group, plan.cores_n)
     if index_k >= plan.cores_k:
         return
     start_k, start_n = index_k * plan.core_k, index_n * plan.core_n
     own_k, own_n = min(plan.core_k, p.traits.k - start_k), min(plan.core_n, p.traits.n - start_n)
-    # Rows outermost: cube and vector cores go through the ring in this same order.
+    # Rows outermost: cube and vector cores use the ring in this same order.
     for row, rows in pieces(p.traits.m, plan.tiles.rows):
         for n, columns in pieces(own_n, plan.block_n):
             for k, depth in pieces(own_k, plan.strip_k):
@@ -236,7 +236,7 @@ def _strips(p: Problem, plan: SharedKPlan, group: int) -> Iterator[_Strip]:
 def _cube(
     spec: DeviceSpec, p: Problem, plan: SharedKPlan, ring: Ring, strips: list[tuple[_Strip, ...]]
 ) -> CoreSteps:
-    """What a cube core does: its strips, one after the other."""
+    """The program of a cube core: its strips, one after the other."""
     core, f = CubeCore(plan.template, spec), p.traits
     x = GmMatrix("x", p.x.element, f.m, f.k, k_is_first=False)
     out = GmView.of("sums", FLOAT32, f.m, f.n) if plan.is_added else p.output_view
@@ -276,7 +276,7 @@ def _cube(
 def _vector(
     spec: DeviceSpec, p: Problem, plan: SharedKPlan, ring: Ring, strips: list[tuple[_Strip, ...]]
 ) -> CoreSteps:
-    """What a vector core does: zeros, the weight, the output, each with the whole UB."""
+    """The program of a vector core: zeros, the weight, the output, each with the whole UB."""
     core, f, cores = VectorCore(plan.template, spec), p.traits, 2 * plan.block_dim
     sizes = (plan.vector_n, plan.vector_k) if f.trans_weight else (plan.vector_k, plan.vector_n)
     dequantiser = Dequantiser(core, p.quantised_weight, _precision(p), *sizes)
@@ -287,7 +287,7 @@ def _vector(
         epilogue = _Epilogue(core, p, cores)
 
     def dequantise(group: int, half: int) -> Iterator[StageCall]:
-        # (k, n) of a strip in blocks of the ring, numbered as the cube core reads them
+        # (k, n) of a strip in blocks of the ring, indexed as the cube core reads them
         blocks = [
             strip.weight._replace(k=strip.weight.k + k, depth=depth)
             for strip in strips[group]
@@ -322,7 +322,7 @@ def _write_block(
     index: int,
     half: int,
 ) -> Iterator[StageCall]:
-    """What writes a *half* of the columns of *block*, the core's number *index*."""
+    """Write a *half* of the columns of *block*, which has index *index* on the core."""
     core, matrix = dequantiser.core, ring.gm_matrix("ring")
     # The slot was filled before: the cube core must have read it.
     if index >= ring.slots:
@@ -331,11 +331,12 @@ def _write_block(
     upper = min(block.columns, align_up(ceil_div(block.columns, 2), FRACTAL_ROWS))
     first, last = (0, upper) if half == 0 else (upper, block.columns)
     offset_bytes = index % ring.slots * ring.slot_bytes
-    # (depth, columns) of this half in tiles (k, n) that the unified buffer holds
+    # (depth, columns) of this half in tiles (k, n) that fit the unified buffer
     for start, columns in pieces(last - first, plan.vector_n):
         n = first + start
         for k, depth in pieces(block.depth, plan.vector_k):
-            # (k, n) as stored, or (n, k) of a transposed weight: source tile, and where in the slot
+            # (k, n) as stored, or (n, k) of a transposed weight: source tile, and its place in the
+            # slot
             if dequantiser.weight.matrix.k_is_first:
                 tile, at = MatrixTile(block.k + k, block.n + n, depth, columns), (k, n)
             else:
@@ -371,7 +372,7 @@ class _Epilogue:
         self.out = core.vecout(out, self.rows * columns, depth=2)
 
     def write(self, index: int) -> Iterator[StageCall]:
-        """What makes the part of vector core number *index*, when cube cores have added theirs."""
+        """Compute the part of vector core index *index*, when cube cores have added theirs."""
         start = index * self.part
         yield self.core.cross_core_wait_flag, "group", "mte2", DONE
         part = self.output[:, start : start + self.part]
@@ -385,7 +386,7 @@ class _Epilogue:
                 yield self._finish, self.sums[here], self.output[here]
 
     def _load(self, *views: GmView) -> None:
-        """Scale and bias of some columns, each (1, columns)."""
+        """Load scale and bias of some columns, each (1, columns)."""
         self.core.sync("vector", "mte2")
         for vector, view in zip(self.vectors, views, strict=True):
             self.core.data_copy(vector.raw[: view.columns], view.operand)
@@ -395,9 +396,9 @@ class _Epilogue:
                 self.core.cast(vector.wide[: view.columns], vector.raw[: view.columns])
 
     def _finish(self, sums: GmView, output: GmView) -> None:
-        """`output = sums x scale + bias`, both (rows, columns)."""
+        """Compute `output = sums x scale + bias`, both (rows, columns)."""
         core, columns = self.core, align_up(sums.columns, REPEAT)
-        # (rows, columns) fp32, rows filled up to whole repeats
+        # (rows, columns) fp32, rows padded to whole repeats
         loaded = core.load_rows(self.sums_in, sums, pitch=columns)
         tile = Plane(loaded, sums.rows, columns)
         for vector in self.vectors:
@@ -411,7 +412,7 @@ class _Epilogue:
 
 
 class _RowVector:
-    """A value a column, as float32 in the unified buffer, and what it does to each row."""
+    """A value for each column, as float32 in the unified buffer, and its operation on each row."""
 
     def __init__(
         self, core: VectorCore, op: Literal["mul", "add"], view: GmView, columns: int

@@ -26,19 +26,19 @@ FILLED, READ = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class StripTiles:
-    """Sizes of what a cube core works on."""
+    """Sizes of the tiles of a cube core."""
 
     rows: int
-    """Rows of x in a strip, at most."""
+    """The most rows of x in a strip."""
     m: int
     n: int
     k: int
-    """L0A gets m x k, L0B k x n, L0C m x n."""
+    """L0A holds m x k, L0B k x n, L0C m x n."""
     load_n: int
     load_k: int
     """n and k of a copy of the weight into L1."""
     is_resident: bool
-    """Whether x stays in L1, all of the core's k; its rows are then one strip."""
+    """Whether x stays in L1 for all of the core's k; its rows then form one strip."""
     l0c_depth: int
     """At least the tiles of a strip whose k is loaded in several copies."""
 
@@ -76,8 +76,8 @@ class Ring:
         return GmMatrix(name, self.dtype, rows, columns, is_nd, self.layout)
 
     def bindings(self, group: int) -> dict[str, Binding]:
-        """Names for the ring of cube core *group*, and for each of its slots."""
-        # Groups follow each other in the workspace, each with all its slots.
+        """Bindings for the ring of cube core *group*, and for each of its slots."""
+        # Groups are adjacent in the workspace, each with all its slots.
         first = group * self.slots * self.slot_bytes
         slots = {
             f"ring{slot}": Binding("ring", first + slot * self.slot_bytes)
@@ -92,7 +92,7 @@ class StripWriter:
     def __init__(
         self, core: CubeCore, tiles: StripTiles, x: GmMatrix, ring: Ring, max_k: int
     ) -> None:
-        """*max_k* is the largest share of a core. Raises ProgramError where buffers do not fit."""
+        """*max_k* is the largest share of a core. Raises ProgramError if buffers do not fit."""
         self.core, self.tiles, self.ring, self.x = core, tiles, ring, x
         self.weights = [ring.gm_matrix(f"ring{slot}") for slot in range(ring.slots)]
         # L1: x (rows, max_k) or two pieces (m, load_k); two pieces (load_n, load_k) of the weight
@@ -110,10 +110,10 @@ class StripWriter:
         self.core.sync("mte2", "mte1")
 
     def write(self, x: GmTile, out: GmView, first_k: int, k: int, slot: int) -> None:
-        """`out = x @ weight` over *k*, added to what is there if *out* is fp32.
+        """`out = x @ weight` over *k*, added to the stored values if *out* is fp32.
 
-        *x* is all that L1 holds if x stays there; the strip's k begins at its *first_k*. The
-        first block of the weight is in *slot* of the ring.
+        *x* is all that L1 holds if x stays there; the strip's k starts at its *first_k*. The first
+        block of the weight is in *slot* of the ring.
         """
         sums: dict[MatrixTile, Local] = {}
         # sums: the L0C of each tile (m, n), open from its first k to its last
@@ -147,7 +147,7 @@ class StripWriter:
             left = self._load_x(x, row, rows, first_k + part.k, part.depth)
             for n, columns in pieces(part.columns, self.tiles.n):
                 tile = MatrixTile(row, part.n + n, rows, columns)
-                # The first piece of k opens the tile's sums, the last one stores them.
+                # The first piece of k starts the tile's sums, the last one stores them.
                 if part.k == 0:
                     sums[tile] = self.l0c.alloc()[: l0c_elements(rows, columns)]
                 # (rows, depth) @ (depth, columns) += (rows, columns)
@@ -161,7 +161,7 @@ class StripWriter:
                 self.left.free(left.tile)
 
     def _load_weight(self, matrix: GmMatrix, part: WeightBlock, is_last: bool) -> L1Matrix:
-        """*part* of a block into L1; after the last one the slot of the ring may be refilled."""
+        """Load *part* of a block into L1; after the last part the ring's slot may be refilled."""
         tile = self.right.alloc()
         # (depth, columns) of the ring -> Nz in L1
         piece = self.core.load_matrix(tile, matrix, part.columns, part.depth, part.k, part.n)
@@ -173,7 +173,7 @@ class StripWriter:
 
     def _load_x(self, x: GmTile, row: int, rows: int, k: int, count: int) -> L1Matrix:
         """*rows* of x and *count* of their k in L1, `(rows, count)`."""
-        # x (rows, k of this core) is in L1: the part begins at row and k.
+        # x (rows, k of this core) is in L1: the part starts at row and k.
         if self.tiles.is_resident:
             return L1Matrix(self.resident, x.extent, x.k, origin=row, k=k)
         tile = self.left.alloc()
@@ -183,11 +183,11 @@ class StripWriter:
         return piece
 
     def _drain(self, sums: Local, tile: MatrixTile, out: GmView) -> None:
-        """`(n / 16, m, 16)` fp32 in L0C to (m, n) of *out*."""
+        """Store `(n / 16, m, 16)` fp32 in L0C to (m, n) of *out*."""
         self.l0c.enque(sums)
         self.l0c.deque()
         row, column, rows, columns = tile
-        # fp32 sums of several cores are added in global memory; a lone core stores its output.
+        # fp32 sums of several cores are added in global memory; a single core stores its output.
         here = out[row : row + rows, column : column + columns]
         self.core.fixpipe(here, sums, atomic=out.dtype is FLOAT32)
         self.l0c.free(sums)

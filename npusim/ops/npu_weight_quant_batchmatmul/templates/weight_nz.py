@@ -1,19 +1,19 @@
 """The template weight_nz: coupled cores dequantise the weight in their unified buffer.
 
-Of one block (m, n) of the output, one k tile after the other (ops-nn@e5c3fa9
+For each block (m, n) of the output, one k tile after the other (ops-nn@e5c3fa9
 matmul/weight_quant_batch_matmul_v2/op_kernel/*_weight_nz_performance{,_base}.h):
 
 .. code-block:: text
 
-    weight   (n, k) int8 by parts of at most 128 x 128: load, cast, + offset, x scale, copy to L1
-    x        (m, k) fp16 by parts: load rows, turn them into Nz, copy to L1
+    weight   (n, k) int8 in parts of at most 128 x 128: load, cast, + offset, x scale, copy to L1
+    x        (m, k) fp16 in parts: load rows, convert them to Nz, copy to L1
     bias     loaded and cast to fp32; the first k tile writes it into L0C
     cube     sums += x @ weight, base_k after base_k
 
-L1 holds one piece of each operand, and nearly every flag is awaited where it is set: the next part
-of the weight is loaded when the cast of this one has ended and mte1 has issued all its loads, the
-next k tile when this one lies in L1. What is stored lies in the buffers of the weight, so that
-blocks do not overlap either.
+L1 holds one piece of each operand, and nearly every flag is waited for where it is set: the next
+part of the weight is loaded when the cast of this one has ended and mte1 has issued all its loads,
+the next k tile when this one is in L1. Results use the buffers of the weight, so blocks do not
+overlap either.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Tiles(NamedTuple):
     cores_m: int
     part_m: int
     part_x_k: int
-    """m and k of x that become Nz at a time."""
+    """m and k of x that are converted to Nz at a time."""
     part_k: int
     """k of the weight that is dequantised at a time."""
     l1_k: int
@@ -91,14 +91,14 @@ SHAPES = {
 }
 """(m, n, k) whose tiles are known: ops-nn@e5c3fa9, op_host/op_tiling/*_weight_nz_tiling.cpp.
 
-The table's counts of buffers in L1 are left out: the kernel reads nothing of them but l1_k, and has
-one piece of each operand there.
+The table's counts of buffers in L1 are left out: the kernel reads only l1_k of them, and has one
+piece of each operand there.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightNzPlan(Plan):
-    """A grid of cores; each makes a rectangle of the output."""
+    """A grid of cores; each computes a rectangle of the output."""
 
     core_m: int
     core_n: int
@@ -106,7 +106,7 @@ class WeightNzPlan(Plan):
 
 
 def tile(spec: DeviceSpec, p: Problem) -> WeightNzPlan:
-    """Split as the table says, else by the rule of `_assumed`; cores of the grid share evenly."""
+    """Split by the table, else by the rule of `_assumed`; cores of the grid share evenly."""
     f, count = p.traits, spec.cores["ai_core"].count
     tiles = SHAPES.get((f.m, f.n, f.k))
     if tiles is None or tiles.cores_n * tiles.cores_m > count:
@@ -125,11 +125,11 @@ def tile(spec: DeviceSpec, p: Problem) -> WeightNzPlan:
 def _assumed(m: int, n: int, cores: int) -> Tiles:
     """Tiles of any other shape, for which the vendor's rule is closed: assumed.
 
-    Like the table, they let cores share n before m, and give a tile many columns where m is small.
+    Like the table, they let cores share n before m, and give a tile many columns if m is small.
     """
     max_m, max_n, base_k = (128, 256, 64) if m > 16 else (16, 512, 32)
     cores_n = min(cores, ceil_div(n, 128))
-    # A store of less than a block spills into the next row, which must come later.
+    # A store of less than a block overlaps the next row, which must be stored later.
     cores_m = 1 if FLOAT16.nbytes(n) < BLOCK_BYTES else cores // cores_n
     base_m = min(max_m, align_up(ceil_div(m, cores_m), FRACTAL_ROWS))
     base_n = min(max_n, align_up(ceil_div(n, cores_n), FRACTAL_ROWS))
@@ -138,11 +138,11 @@ def _assumed(m: int, n: int, cores: int) -> Tiles:
     return Tiles(cores_n, cores_m, part_m, part_x_k, 128, 256, base_m, base_n, base_k, 2)
 
 
-# ---- what a core does ----
+# ---- programs ----
 
 
 def build(spec: DeviceSpec, p: Problem, plan: WeightNzPlan) -> tuple[Block, ...]:
-    """Blocks of the output, core by core."""
+    """Build the blocks of the output, core by core."""
     f, t, kernel = p.traits, plan.tiles, _Kernel(spec, p, plan)
     tiles = rectangles((f.m, f.n), (plan.core_m, plan.core_n), (t.base_m, t.base_n))
     parameters = [p.column_view(each) for each in (p.antiquant_offset, p.antiquant_scale) if each]
@@ -153,7 +153,7 @@ def build(spec: DeviceSpec, p: Problem, plan: WeightNzPlan) -> tuple[Block, ...]
 
 
 class _Kernel:
-    """The buffers of a core, and how it makes a block of the output."""
+    """The buffers of a core, and its computation of a block of the output."""
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: WeightNzPlan) -> None:
         f, self.t = p.traits, plan.tiles
@@ -182,9 +182,9 @@ class _Kernel:
     def block(
         self, x: GmTile, _weight: GmTile, output: GmView, bias: GmView | None, *parameters: GmView
     ) -> None:
-        """`output = x @ weight + bias`, (m, k) @ (k, n), the weight dequantised on its way.
+        """`output = x @ weight + bias`, (m, k) @ (k, n), the weight dequantised while loading.
 
-        The feeds load x and the weight, from where these tiles begin.
+        The feeds load x and the weight, starting at these tiles.
         """
         core, m, n = self.core, output.rows, output.columns
         # (n,) fp16 scale and offset, for all k of the block
@@ -212,11 +212,11 @@ class _Kernel:
         self.l0c.deque()
         self.out.drain(sums, output)
         self.l0c.free(sums)
-        # The next weight goes where the output was.
+        # The next weight is loaded to where the output was.
         core.sync("mte3", "mte2")
 
     def _start_from(self, bias: GmView, sums: Local, m: int, *, is_first: bool) -> None:
-        """Load *bias* `(n,)` as fp32, as each k tile does; the first one writes it into L0C."""
+        """Load *bias* `(n,)` as fp32, for each k tile; the first one writes it into L0C."""
         core, columns = self.core, align_up(bias.columns, FRACTAL_ROWS)
         core.fetch(self.bias_half, bias)
         row = self.bias_row[:columns]
@@ -227,19 +227,20 @@ class _Kernel:
             core.sync("vector", "cube")
 
 
-# ---- the weight on its way into L1 ----
+# ---- loading the weight into L1 ----
 
 PART_N = 128
 """Columns of the product that are dequantised at a time."""
 CAST_K = 128
-"""k of one repeat of a cast: 128 lanes. Where less is left a mask leaves 32 of them; the kernel
-does so for parts that are short throughout, and of the end of longer ones it is assumed."""
+"""k of one repeat of a cast: 128 lanes. If less is left a mask selects 32 of them; the kernel does
+so for parts that are short throughout, and for the end of longer ones it is assumed."""
 
 
 class _WeightFeed:
     """The fp16 weight `(n, k)` in L1: int8 fractals of 32 columns become fp16 fractals of 16.
 
-    One strided Cast does both. It writes blocks that are as many blocks apart as the part has rows,
+    One strided Cast does both. Its destination blocks are as many blocks apart as the part has
+    rows, usually 128: all eight of a repeat fall into one group of banks, taking eight cycles.
     usually 128: all eight of a repeat into one group of banks, which takes eight cycles.
     """
 
@@ -250,28 +251,28 @@ class _WeightFeed:
     def __init__(
         self, core: AiCore, weight: GmMatrix, has_offset: bool, n: int, part_k: int
     ) -> None:
-        """Claim room to dequantise *part_k* of k at a time, of *n* columns at most."""
+        """Allocate space to dequantise *part_k* of k at a time, of *n* columns at most."""
         self.core, self.weight, self.part_k = core, weight, part_k
         self.part_n = min(align_up(n, FRACTAL_ROWS), PART_N)
         count = self.part_n * align_up(part_k, c0(INT8))
-        # By turns, each k tile from the first on.
+        # Alternating, for each k tile from the first on.
         self.int8 = [core.claim("ub", INT8.nbytes(count)) for _ in range(2)]
         self.fp16 = [core.vecout(FLOAT16, count) for _ in range(2)]
         self.steps: tuple[BinaryOp, ...] = ("add", "mul") if has_offset else ("mul",)
 
     @property
     def first(self) -> Slot:
-        """Where its buffers for the weight begin."""
+        """The start of its buffers for the weight."""
         return self.int8[0]
 
     def claim_parameters(self, n: int) -> None:
-        """Claim room for scale and offset of *n* columns, as they are and spread over blocks."""
+        """Allocate space for *n* columns' scale and offset, as loaded and broadcast over blocks."""
         columns = align_up(n, FRACTAL_ROWS)
         self.vectors = [self.core.tile(FLOAT16, columns) for _ in self.steps]
         self.blocks = [self.core.tile(FLOAT16, c0(FLOAT16) * columns) for _ in self.steps]
 
     def load_parameters(self, parameters: tuple[GmView, ...]) -> None:
-        """Spread `(n,)` of each parameter to `(n, 16)`, a block of copies each."""
+        """Broadcast `(n,)` of each parameter to `(n, 16)`, a block of copies each."""
         core = self.core
         for vector, view in zip(self.vectors, parameters, strict=True):
             core.fill(vector, view)
@@ -287,7 +288,7 @@ class _WeightFeed:
         for column, columns in pieces(extent, self.part_n):
             rows = align_up(columns, FRACTAL_ROWS)
             if rows < self.part_n:
-                # Before a narrower last part the kernel lets all pipes run dry.
+                # Before a narrower last part the kernel waits until all pipes are idle.
                 self.core.barrier()
             for number, (start, depth) in enumerate(pieces(count, self.part_k)):
                 # (depth / 16, rows, 16) of the buffer into (count / 16, extent, 16) of L1
@@ -302,7 +303,7 @@ class _WeightFeed:
                 self.fp16[turn].free(out)
 
     def _dequantise(self, tile: MatrixTile, turn: int) -> Local:
-        """*tile* of the weight `(rows, k)`, as `(k / 16, rows, 16)` fp16, ready for mte3."""
+        """Dequantise a *tile* `(rows, k)` of the weight to `(k / 16, rows, 16)` fp16 for mte3."""
         core, rows, raw = self.core, tile.rows, self.int8[turn]
         # (k / 32, rows, 32) int8 of FRACTAL_NZ
         views.fill(core, raw, tile_view(self.weight, tile), with_gaps=True)
@@ -320,7 +321,7 @@ class _WeightFeed:
         for op, blocks in zip(self.steps, self.blocks, strict=True):
             count = c0(FLOAT16) * rows
             values = blocks.at(c0(FLOAT16) * tile.row, count)
-            # (rows, 16) of one column of fractals a micro-op, in place
+            # (rows, 16) of one column of fractals in each micro-op, in place
             for block in range(ceil_div(tile.columns, c0(FLOAT16))):
                 here = out.at(block * count, count)
                 core.emit(Binary(op, here, here, values))
@@ -330,7 +331,7 @@ class _WeightFeed:
         return self.fp16[turn].deque()
 
     def _cast(self, dst: Local, src: Slot, rows: int, first: int, width: int) -> None:
-        """Columns [first, first + width) of all *rows* to fp16: a row a repeat."""
+        """Cast columns [first, first + width) of all *rows* to fp16: a row in each repeat."""
         fp16, int8 = (
             Local(
                 place.buffer,
@@ -346,18 +347,18 @@ class _WeightFeed:
         self.core.emit(Cast(fp16, int8))
 
 
-# ---- the output on its way from L0C ----
+# ---- storing the output from L0C ----
 
 OUT_BYTES = 32768
-"""What is copied out of L0C at a time (assumed)."""
+"""Bytes that are copied out of L0C at a time (assumed)."""
 REPEAT_BLOCKS = 8
 
 
 class _BlockOut:
-    """L0C to fp16 rows: converted into the buffer as Nz, turned into ND, stored."""
+    """L0C to fp16 rows: converted into the buffer as Nz, reordered to ND, stored."""
 
     def __init__(self, core: AiCore, m: int, n: int, under: Slot) -> None:
-        """Claim room for blocks of *m* x *n* on top of *under*."""
+        """Allocate space for blocks of *m* x *n* on top of *under*."""
         self.core = core
         core.claim_tails()
         rows_padded = align_up(m, FRACTAL_ROWS)
@@ -370,7 +371,7 @@ class _BlockOut:
     def drain(self, src: Local, output: GmView) -> None:
         """Copy the fp32 sums *src*, `(n / 16, m, 16)` in L0C, to *output* `(m, n)`."""
         rows_padded = align_up(output.rows, FRACTAL_ROWS)
-        # A piece of less than a block would be stored over its neighbour.
+        # A piece of less than a block would overwrite its neighbour when stored.
         for column, columns in pieces(output.columns, self.max_columns, c0(FLOAT16)):
             count = rows_padded * align_up(columns, FRACTAL_ROWS)
             part = src.at(rows_padded * column, count)
@@ -379,7 +380,7 @@ class _BlockOut:
             self.core.barrier("vector")
 
     def _store(self, output: GmView) -> None:
-        """Turn the Nz tile of these columns into rows, and store them.
+        """Reorder the Nz tile of these columns to rows, and store them.
 
         The vendor's kernel multiplies by one (Muls), which takes as long as a Copy but would not
         leave infinities and NaN as they are where overflow saturates.
@@ -387,7 +388,7 @@ class _BlockOut:
         rows, blocks_n = output.rows, ceil_div(output.columns, c0(FLOAT16))
         rows_padded, tile = align_up(rows, FRACTAL_ROWS), self.nd.alloc()
         for first in range(0, blocks_n, REPEAT_BLOCKS):
-            # A row a repeat: up to 8 blocks, rows_padded apart before and contiguous afterwards.
+            # A row in each repeat: up to 8 blocks, rows_padded apart before, contiguous after.
             blocks = min(REPEAT_BLOCKS, blocks_n - first)
             count, start = rows * blocks * c0(FLOAT16), first * BLOCK_BYTES
             nd = Local("ub", tile.offset_bytes + start, FLOAT16, count, 1, blocks_n, blocks)
