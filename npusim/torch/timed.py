@@ -20,6 +20,7 @@ from npusim.data.tensor import TensorSpec
 from npusim.run.memory_cache import key_of
 from npusim.run.views import copies_of
 from npusim.torch import card
+from npusim.torch.clock import clock
 from npusim.torch.works.call import Call, Launch, elements
 from npusim.torch.works.rules import strided
 from npusim.torch.works.table import KERNELS
@@ -92,6 +93,9 @@ def moved(source: torch.Tensor, target: torch.Tensor) -> bool:
 
 def copied(x: torch.Tensor) -> None:
     """Let the time pass of what copies a view row after row, without a copy."""
+    if x.dtype in BY_AI_CPU:
+        clock.host("aten.clone.default")
+        return
     size = x.element_size()
     stored = x.untyped_storage().nbytes() // size
     copies = copies_of(tuple(x.shape), x.stride(), x.storage_offset(), stored)

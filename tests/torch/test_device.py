@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from simulated_card import torch
+from simulated_card import recorded, torch
 
 from npusim.torch.clock import clock
 from npusim.torch.memory import memory
@@ -363,6 +363,25 @@ def test_a_sparse_tensor_is_refused() -> None:
     with pytest.raises(NotImplementedError, match=exactly(message)):
         numbers(2, 2).to_sparse()
     assert numbers(2, 2).cpu().to_sparse().is_sparse
+
+
+def test_a_transposed_copy_of_float64_is_counted_without_a_time() -> None:
+    x = torch.arange(6.0, dtype=torch.float64).reshape(2, 3)
+    copied, kernels = recorded(lambda: x.npu().t().contiguous())
+    assert copied.cpu().tolist() == x.t().tolist()
+    assert kernels == ["aten.clone.default"]
+
+
+def test_data_is_exchanged_between_host_and_card() -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    weight.data = numbers(2)
+    (weight * 2).sum().backward()
+    assert (weight.device.type, weight.grad.device.type) == ("npu", "npu")
+    layer = torch.nn.Linear(2, 2)
+    own = layer.weight
+    assert layer.npu().weight is own
+    with pytest.raises(RuntimeError, match="incompatible tensor type"):
+        torch.ones(2).data = torch.ones(2).to_sparse()
 
 
 def test_what_the_cpu_cannot_run_is_refused() -> None:
