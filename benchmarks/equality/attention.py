@@ -277,7 +277,51 @@ def fusion_attention_v2(draw: Draw) -> Arguments:
     }  # fmt: skip
 
 
+@recipe("npu_fusion_attention_grad")
+def fusion_attention_grad(draw: Draw) -> Arguments:
+    return _of_gradient(draw, fusion_attention(draw))
+
+
+@recipe("npu_fusion_attention_grad_v2")
+def fusion_attention_grad_v2(draw: Draw) -> Arguments:
+    found = _for_training(draw)
+    if found.get("sparse_mode") == 4:
+        found |= {"pre_tokens": draw.integer(0, 50), "next_tokens": draw.integer(0, 9)}
+    return _of_gradient(draw, found)
+
+
+def _of_gradient(draw: Draw, found: Arguments) -> Arguments:
+    """Arguments of a forward call as those of its gradient, with results of forward."""
+    query, layout = found["query"], found["input_layout"]
+    requests, tokens = query.shape[layout.index("B")], query.shape[layout.index("S")]
+    sums = (requests, found["head_num"], tokens, 8)
+    results = {name: draw.tensor(query.shape, query.dtype) for name in ("dy", "attention_in")}
+    return found | results | {
+        "scale_value": found.pop("scale"),
+        "softmax_max": draw.tensor(sums, "float32"),
+        "softmax_sum": draw.positive(sums, "float32", 9),
+    }  # fmt: skip
+
+
 # ---- rotations and caches ----
+
+
+@recipe("npu_kv_rmsnorm_rope_cache")
+def kv_rmsnorm_rope_cache(draw: Draw) -> Arguments:
+    dtype, batches, tokens = draw.half(), draw.pick(draw.integer(1, 9), 40), draw.size(20)
+    mode, block, lines = draw.pick("Norm", "PA", "PA_BNSD"), 16, draw.pick(1, tokens)
+    count = -(-batches * tokens // block) + draw.integer(0, 2)
+    rows = (batches, 1, tokens) if mode == "Norm" else (count, block, 1)
+    places = np.tile(np.arange(tokens), (batches, 1))
+    if mode != "Norm":
+        places = draw.rng.permutation(count * block)[: batches * tokens]
+    return {
+        "kv": draw.tensor((batches, 1, tokens, 576), dtype), "gamma": draw.tensor((512,), dtype),
+        "cos": draw.tensor((batches, 1, lines, 64), dtype),
+        "sin": draw.tensor((batches, 1, lines, 64), dtype), "index": draw.listed(places),
+        "k_cache": draw.tensor((*rows, 64), dtype), "ckv_cache": draw.tensor((*rows, 512), dtype),
+        "cache_mode": mode, "is_output_kv": draw.chance(0.4),
+    }  # fmt: skip
 
 
 @recipe("npu_interleave_rope")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from drawing import Arguments, Draw, recipe
 
 __all__: list[str] = []
@@ -99,6 +100,24 @@ def _one_token(draw: Draw) -> Arguments:
         "expert_tokens_num_type": 2, "expert_tokens_num_flag": True, "quant_mode": 1,
         "row_idx_type": draw.integer(0, 1),
     }  # fmt: skip
+
+
+@recipe("npu_moe_init_routing")
+def init_numbered_routing(draw: Draw) -> Arguments:
+    tokens, k = draw.size(90), draw.integer(1, 6)
+    return {
+        "x": draw.tensor((tokens, draw.size(200)), draw.pick(*FLOATS)),
+        "row_idx": draw.listed(np.arange(tokens * k).reshape(k, tokens).T, "int32"),
+        "expert_idx": draw.known((tokens, k), "int32", "integers", low=0, high=30),
+        "active_num": draw.pick(tokens, draw.integer(1, tokens)),
+    }
+
+
+@recipe("npu_moe_compute_expert_tokens")
+def compute_expert_tokens(draw: Draw) -> Arguments:
+    experts, rows = draw.integer(1, 64), draw.size(600)
+    chosen = np.sort(draw.rng.integers(0, experts, rows))
+    return {"sorted_expert_for_source_row": draw.listed(chosen, "int32"), "num_expert": experts}
 
 
 @recipe("npu_moe_token_permute")

@@ -1,4 +1,4 @@
-"""npu_fusion_attention_grad_v2: the same by other parameter names, for npu_fusion_attention_v2.
+"""npu_fusion_attention_grad_v2: the same with the parameter names of the second version.
 
 .. code-block:: text
 

@@ -1,4 +1,4 @@
-"""npu_moe_init_routing: rows of all tokens sorted by their experts, for choices that have numbers.
+"""npu_moe_init_routing: token rows sorted by expert, with numbered choices.
 
 .. code-block:: text
 

@@ -1,4 +1,4 @@
-"""npu_kv_rmsnorm_rope_cache: latent keys normed, their rest rotated, and both put into caches.
+"""npu_kv_rmsnorm_rope_cache: latent keys normed, rotated and stored in two caches.
 
 .. code-block:: text
 
