@@ -296,10 +296,10 @@ def _of_gradient(draw: Draw, found: Arguments) -> Arguments:
     requests, tokens = query.shape[layout.index("B")], query.shape[layout.index("S")]
     sums = (requests, found["head_num"], tokens, 8)
     results = {name: draw.tensor(query.shape, query.dtype) for name in ("dy", "attention_in")}
+    found["scale_value"] = found.pop("scale")
     return found | results | {
-        "scale_value": found.pop("scale"),
-        "softmax_max": draw.tensor(sums, "float32"),
-        "softmax_sum": draw.positive(sums, "float32", 9),
+        "softmax_max": draw.tensor(sums, "float32", "blocks", high=2),
+        "softmax_sum": draw.tensor(sums, "float32", "blocks", low=9, high=2),
     }  # fmt: skip
 
 

@@ -64,6 +64,12 @@ def _normal(rng: np.random.Generator, drawn: Drawn) -> Array:
     return drawn.low + drawn.high * rng.normal(0, 1, drawn.shape)
 
 
+def _blocks(rng: np.random.Generator, drawn: Drawn) -> Array:
+    """One value for each row, in all of its columns."""
+    values = drawn.low + drawn.high * rng.normal(0, 1, (*drawn.shape[:-1], 1))
+    return np.broadcast_to(values, drawn.shape)
+
+
 def _special(rng: np.random.Generator, drawn: Drawn) -> Array:
     """A fifth of the elements are special."""
     values = rng.normal(0, drawn.high, drawn.shape)
@@ -115,6 +121,7 @@ def _listed(_: np.random.Generator, drawn: Drawn) -> Array:
 
 HOW: dict[str, Callable[[np.random.Generator, Drawn], Array]] = {
     "normal": _normal,
+    "blocks": _blocks,
     "special": _special,
     "rows": _rows,
     "integers": _integers,
