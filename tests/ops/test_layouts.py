@@ -40,6 +40,8 @@ TENSORS = [
 
 ONLY_FRACTALS = {("npu_grouped_matmul_swiglu_quant", "weight")}
 """Those that are never plain."""
+PRESCRIBED = {("npu_moe_init_routing", "row_idx")}
+"""Those of whose values only some are simulated, which a TensorSpec cannot violate."""
 
 
 def plain(shape: tuple[int, ...], dtype: Any, like: Any) -> Any:
@@ -111,10 +113,10 @@ def test_every_form_of_a_tensor_gets_one_verdict(call: str, name: str) -> None:
     variants += [(plain(shape, value.dtype, value), "ND", False) for shape in WRONG_SHAPES]
     for device in THREE:
         for numbers, layout, transposed in variants:
-            first, *others = (
-                verdict(op, device, given | {name: form})
-                for form in forms(numbers, layout, transposed)
-            )
+            alike = forms(numbers, layout, transposed)
+            if (op, name) in PRESCRIBED:
+                alike.pop()
+            first, *others = (verdict(op, device, given | {name: form}) for form in alike)
             assert others == [first] * len(others)
 
 
