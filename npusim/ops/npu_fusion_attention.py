@@ -43,7 +43,7 @@ import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, UINT8, Array
 from npusim.data.errors import Code, shown
-from npusim.data.tensor import Operand, TensorSpec
+from npusim.data.tensor import Operand, Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.ops import _vocabulary as ops
 from npusim.ops._attention import build, fia, oracle_of
@@ -87,8 +87,9 @@ class Call:
         )
         self.layout = layout.upper()
         given = contract.value("query")
+        is_tensor = isinstance(given, np.ndarray | Tensor | TensorSpec)
         contract.require(
-            not isinstance(given, np.ndarray | TensorSpec) or str(given.dtype) != FLOAT32.name,
+            not (is_tensor and str(given.dtype) == FLOAT32.name),
             "query must be float16 or bfloat16, not float32: the kernel for it is not simulated; "
             "cast query, key and value",
             Code.UNSUPPORTED,

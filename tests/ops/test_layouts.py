@@ -40,8 +40,14 @@ TENSORS = [
 
 ONLY_FRACTALS = {("npu_grouped_matmul_swiglu_quant", "weight")}
 """Those that are never plain."""
-PRESCRIBED = {("npu_moe_init_routing", "row_idx")}
-"""Those of whose values only some are simulated, which a TensorSpec cannot violate."""
+CHECKED_VALUES = {
+    ("npu_kv_rmsnorm_rope_cache", "index"),
+    ("npu_moe_init_routing", "row_idx"),
+    ("npu_moe_re_routing", "expert_token_num_per_rank"),
+    ("npu_moe_token_permute", "indices"),
+    ("npu_scatter_pa_kv_cache", "slot_mapping"),
+}
+"""Those of whose values some are refused, which a TensorSpec does not have."""
 
 
 def plain(shape: tuple[int, ...], dtype: Any, like: Any) -> Any:
@@ -51,8 +57,9 @@ def plain(shape: tuple[int, ...], dtype: Any, like: Any) -> Any:
     """
     if shape == STENCIL.shape:
         return like.astype(dtype)
-    is_word = np.dtype(dtype).itemsize == 8 and not (like.dtype == np.int64 and like.max() <= N)
-    return np.full(shape, 1 << 46 if is_word else min(like.max(), N), dtype)
+    most = like.max() if like.size else 0
+    is_word = np.dtype(dtype).itemsize == 8 and not (like.dtype == np.int64 and most <= N)
+    return np.full(shape, 1 << 46 if is_word else min(most, N), dtype)
 
 
 def forms(value: Any, layout: str, transposed: bool) -> list[Any]:
@@ -114,7 +121,7 @@ def test_every_form_of_a_tensor_gets_one_verdict(call: str, name: str) -> None:
     for device in THREE:
         for numbers, layout, transposed in variants:
             alike = forms(numbers, layout, transposed)
-            if (op, name) in PRESCRIBED:
+            if (op, name) in CHECKED_VALUES:
                 alike.pop()
             first, *others = (verdict(op, device, given | {name: form}) for form in alike)
             assert others == [first] * len(others)
