@@ -5,9 +5,11 @@ const CALM_MS = 250;
 
 // What is packed into a page, deflated, in base64: bytes, and JSON.
 async function inflated(text) {
-  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new Response(stream).arrayBuffer();
+  // Bytes are written at once: the stream of a Blob that nothing refers to may be collected unread.
+  const { readable, writable } = new DecompressionStream("deflate"), writer = writable.getWriter();
+  writer.write(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)));
+  writer.close();
+  return new Response(readable).arrayBuffer();
 }
 const unpacked = async (text) => JSON.parse(new TextDecoder().decode(await inflated(text)));
 
