@@ -99,6 +99,17 @@ class _StandIns(MetaPathFinder, Loader):
         sys.modules[name] = ours
 
 
+class _Package(ModuleType):
+    """A package in which a function keeps its name when the module of that name is imported.
+
+    In torch_npu each such module is imported before the function, which then replaces it.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (isinstance(value, ModuleType) and callable(vars(self).get(name))):
+            super().__setattr__(name, value)
+
+
 def _own_name(name: str) -> str:
     """torchair.X for torch_npu.dynamo.torchair.X, and other names as they are."""
     shorter = name.removeprefix(SECOND_NAME)
@@ -111,6 +122,7 @@ def _fill(module: ModuleType) -> None:
     from npusim.torch.refusals import refusal
 
     above = sys.modules[module.__name__.rpartition(".")[0]]
+    above.__class__ = _Package
     parts = (*vars(above).get("PARTS", ()), above)
     own = {name: found for part in parts for name, found in vars(part).items()}
     for name in names()[module.__name__]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 import warnings
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -283,6 +284,13 @@ def test_smoothed_labels() -> None:
     shares[range(4), labels] = 0.88
     expected = -(shares * x.log_softmax(-1)).sum(-1).mean()
     torch.testing.assert_close(layer(x.npu(), labels.float().npu()).cpu(), expected)
+
+
+def test_a_function_keeps_its_name_when_the_module_of_that_name_is_imported() -> None:
+    module = import_module("torch_npu.contrib.function.fuse_add_softmax_dropout")
+    found = torch_npu.contrib.function.fuse_add_softmax_dropout
+    assert found is module.fuse_add_softmax_dropout
+    assert callable(found)
 
 
 def test_activations_and_functions() -> None:
