@@ -26,14 +26,15 @@ e1,elementwise,topk,Atlas A3,,,,,7,by hand
 """
 
 TABLE = """\
-family        rows   timed   from 10 us   median    P90    bias      worst   below 10 us   median        worst   rank
-─────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
-static           2       2            1     25 %   25 %   -25 %   -25 % q1             1   1.5 us   +1.5 us q2
+family        rows   timed   from 10 us   median    P90    bias      worst   rank
+─────────────────────────────────────────────────────────────────────────────────
+static           2       2            1     25 %   25 %   -25 %   -25 % q1
+    below 10 us: 1 row, median 1.5 us, worst +1.5 us q2
 elementwise      1       0
 
 not modelled
 elementwise  1  npusim has no topk
-"""  # noqa: E501
+"""
 
 
 ROW = Row("a", "", "matmul", "Atlas A2", 100.0)
@@ -102,7 +103,7 @@ def test_a_sample_is_taken_unless_all_are_asked_for(monkeypatch: pytest.MonkeyPa
     assert (found["timed_now"], len(found["rows"])) == (2, 12)
     assert found["families"][0]["rows"] == 12
     said = "12 rows with stored times; 2 of them simulated again, with the same times"
-    assert npusim_says(*words).out.startswith(f"{said}; --all simulates every row\n\nfamily ")
+    assert npusim_says(*words).out.startswith(f"{said}; --all simulates all\n\nfamily ")
 
     found = json.loads(npusim_says(*words, "--json", "--all").out)
     assert (found["timed_now"], len(found["rows"])) == (12, 12)
