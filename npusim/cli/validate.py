@@ -6,17 +6,17 @@ import json
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 import typer
-from rich.console import Group
+from rich.console import Group, RenderableType
+from rich.constrain import Constrain
 from rich.table import Table
 from rich.text import Text
 
 from npusim import validation
 from npusim.cli.call import UsageError
 from npusim.cli.progress import shown
-from npusim.cli.screen import RemarkedTable, show, table
+from npusim.cli.screen import PAGE_COLUMNS, RemarkedTable, show, table
 from npusim.data import folders
 from npusim.data.files import content
 from npusim.data.json import json_text
@@ -191,7 +191,7 @@ def _worst(error: str, name: str | None) -> str:
     return f"{error} {name}" if name else ""
 
 
-def _between_events(rows: Sequence[Row]) -> list[Any]:
+def _between_events(rows: Sequence[Row]) -> list[RenderableType]:
     """What the times of families hold besides the kernel, where they are not Task Durations."""
     lines = Table.grid(padding=(0, 2))
     for _ in range(2):
@@ -199,10 +199,10 @@ def _between_events(rows: Sequence[Row]) -> list[Any]:
     for name, events in dict.fromkeys((row.family, events_of(row)) for row in rows):
         if events.table:
             lines.add_row(Text(name, "bold"), Text(str(events)))
-    return [Text("\nmeasured from event to event"), lines] if lines.row_count else []
+    return _below("measured from event to event", lines)
 
 
-def _missing(families: Sequence[Family]) -> list[Any]:
+def _missing(families: Sequence[Family]) -> list[RenderableType]:
     """What has no simulated time, and why."""
     lines = Table.grid(padding=(0, 2))
     for justify in ("left", "right", "left"):
@@ -210,4 +210,8 @@ def _missing(families: Sequence[Family]) -> list[Any]:
     for found in families:
         for reason, count in found.not_modelled.items():
             lines.add_row(Text(found.name, "bold"), str(count), Text(reason))
-    return [Text("\nnot modelled"), lines] if lines.row_count else []
+    return _below("not modelled", lines)
+
+
+def _below(heading: str, lines: Table) -> list[RenderableType]:
+    return [Text(f"\n{heading}"), Constrain(lines, PAGE_COLUMNS)] if lines.row_count else []

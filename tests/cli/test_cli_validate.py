@@ -16,7 +16,7 @@ import pytest
 from commands import npusim_says, refused
 
 from npusim.cli import progress
-from npusim.validation import Row, calls, families, measure, pipes, read
+from npusim.validation import Row, calls, families, measure, pipes, read, simulated
 from npusim.validation.pipes import PipeTimes
 
 FILE = """id,family,op,device,m,n,x_dtype,l2,latency_us,source
@@ -118,6 +118,16 @@ def test_a_sample_that_takes_another_time_than_before_says_so(
     code, out, _ = npusim_says("validate", "-f", "cast_a3", "-j", "1")
     assert code == 0
     assert "; 2 of them simulated again, 2 of them with another time; --all" in out
+
+
+def test_all_families_fit_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the stored times, so that nothing is simulated."""
+    monkeypatch.setattr("npusim.validation.measure", lambda rows, **_: simulated.results(rows))
+    code, out, _ = npusim_says("validate")
+    assert code == 0
+    assert "\nmeasured from event to event\n" in out
+    assert "\nnot modelled\n" in out
+    assert max(map(len, out.splitlines())) <= 100
 
 
 def test_of_a_custom_file_every_row_is_taken(csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
