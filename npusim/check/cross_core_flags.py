@@ -33,6 +33,9 @@ class CrossCoreFlagCounts:
         self._sets: Counter[tuple[Block, CrossMode, int]] = Counter()
         """(block, mode, event) -> number of sets."""
         self._waits: Counter[tuple[Block, CrossMode, int]] = Counter()
+        self._up: dict[tuple[Block, CrossMode, int], int] = {}
+        """(block, mode, event) -> how many of its senders, in order, have set the flag: once they
+        have, they need not be asked again until the block passes."""
 
     def set(self, block: Block, op: CrossCoreSetFlag) -> None:
         """Record that *block* has reached *op*."""
@@ -47,13 +50,19 @@ class CrossCoreFlagCounts:
 
     def lower(self, block: Block, op: CrossCoreWaitFlag) -> None:
         """Let *block* pass *op*, whose flag is set, and clear it."""
-        self._waits[block, op.mode, op.event] += 1
+        flag = block, op.mode, op.event
+        self._waits[flag] += 1
+        self._up.pop(flag, None)
 
     def is_up(self, block: Block, op: CrossCoreWaitFlag) -> bool:
         """Whether *block* may pass *op*."""
-        passed = self._waits[block, op.mode, op.event]
-        senders = self._senders_to(block, op.mode)
-        return all(self._sets[other, op.mode, op.event] > passed for other in senders)
+        flag = block, op.mode, op.event
+        senders, passed = self._senders_to(block, op.mode), self._waits[flag]
+        up = self._up.get(flag, 0)
+        while up < len(senders) and self._sets[senders[up], op.mode, op.event] > passed:
+            up += 1
+        self._up[flag] = up
+        return up == len(senders)
 
     def _senders_to(self, block: Block, mode: CrossMode) -> list[Block]:
         if (block, mode) not in self._senders:

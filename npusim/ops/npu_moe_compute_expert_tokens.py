@@ -119,7 +119,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """Core 0 clears the output, all wait, and each core with rows processes them."""
     core = VectorCore("npu_moe_compute_expert_tokens", spec)
     kernel = Shares(core, p, plan)
-    starts = np.arange(0, len(p.rows), plan.each)
+    starts = np.arange(0, len(p.rows), plan.each, dtype=np.int64)
     whole = GmView.vector(NAME, INT32, len(p.rows))
     views = [whole[:, start : start + plan.each] for start in starts.tolist()]
     of_core = []
@@ -127,12 +127,12 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
         own = p.rows[start : start + plan.each]
         present = {*own}
         of_core.append(tuple((x, x in present) for x in range(own[0], own[-1] + 1)))
-    cores = np.arange(plan.block_dim)
+    cores = np.arange(plan.block_dim, dtype=np.int64)
     output = GmView.vector("output", INT32, p.experts)
     return core.launch(
         Step(kernel.clear, (output,), cores[:1]),
         Step(kernel.meet, (), cores),
-        Step(kernel.share, (views, starts, of_core, output), np.arange(starts.size)),
+        Step(kernel.share, (views, starts, of_core, output), cores[: starts.size]),
         block_dim=plan.block_dim,
     )
 

@@ -2,23 +2,24 @@
 
 .. code-block:: text
 
-    order               = the choices, sorted by expert_idx, of equal ones the first
+    order               = the choices, sorted stably by expert_idx
     expanded_expert_idx = expert_idx[order]
     expanded_row_idx[row_idx[order[i]]] = i
     output[i]           = x[row_idx[order[i]] % tokens]         of min(tokens, active_num) * k rows
 
-for x `(tokens, width)` and row_idx and expert_idx `(tokens, k)`. In row_idx choice j of a token has
-number j * tokens + token.
+for x `(tokens, width)` and row_idx and expert_idx `(tokens, k)`. row_idx numbers the choices:
+choice j of a token is j * tokens + token.
 
-Each core sorts all choices in its buffer, by expert and then by where they come from, and copies
-the rows of its own tokens, or of its own choices where there are fewer tokens than cores and than
-choices; core 0 stores both lists.
+Each core sorts all choices in its buffer, by expert and then by number, and copies the rows of its
+share of the tokens, or of its share of the choices if there are fewer tokens than cores and choices
+per token; core 0 stores both lists.
 
 Sources: ops-transformer@c29bc10 moe/moe_init_routing, op_kernel (fullload) and op_host; the
-operator's document. Atlas A2 and A3. Not simulated are other numbers, and the kernels of more
-choices, or longer rows, than the buffer holds: :mod:`npusim.torch` makes these of several
-operators. Without values choices are taken to be sorted. Assumed: what fills the last 32 keys is
-set before, and numbers of rows are copied to where they are sorted.
+operator's document. Atlas A2 and A3. Not simulated are other values of
+row_idx, and the kernels for more choices, or longer rows, than the buffer holds:
+:mod:`npusim.torch` composes these from several operators. Without values the choices are taken to
+be sorted. Assumed: the padding of the last 32 keys is written before the keys, and row_idx is
+copied to the buffer of the sort.
 """
 
 from __future__ import annotations
@@ -59,16 +60,16 @@ class Problem(ops.Problem):
     k: int
     width: int
     places: tuple[int, ...]
-    """Where the choice of each number goes."""
+    """The output row of each choice, by its number."""
 
     @property
     def active(self) -> int:
-        """Rows that come out."""
+        """Rows of the output."""
         return self.output.shape[0]
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments match; raises OpError."""
     x, rows, experts = map(contract.operand, ("x", "row_idx", "expert_idx"))
     active = contract.integer("active_num")
     contract.require(
@@ -98,7 +99,7 @@ def check(contract: ops.Contract) -> Problem:
 
 
 def _places(contract: ops.Contract, rows: Operand, experts: Operand) -> tuple[int, ...]:
-    """Where the choice of each number goes."""
+    """The output row of each choice, by its number."""
     tokens, k = experts.shape
     numbers = np.arange(tokens * k).reshape(k, tokens).T
     if rows.array is not None:
@@ -120,25 +121,25 @@ def _places(contract: ops.Contract, rows: Operand, experts: Operand) -> tuple[in
 # ---- tiling: op_host/moe_init_routing_tiling.cpp (IsFullLoad) ----
 
 LONGEST = 16376
-"""Columns of a row that is loaded whole (MAX_COLS_ONE_LOOP)."""
+"""Most columns of a row that is loaded in one piece (MAX_COLS_ONE_LOOP)."""
 SORT_BUFFERS, SORT_WORDS = 6, 2
-"""Buffers of the sort, each of so many words a choice (ONE_CORE_SORT_BUFFER, KV_FACTOR)."""
+"""Buffers of the sort, and words per choice of each (ONE_CORE_SORT_BUFFER, KV_FACTOR)."""
 ALIGNED = 32
-"""Choices are sorted in multiples of so many."""
+"""The number of sorted choices is padded to a multiple of this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """What a core copies."""
+    """The share of a core."""
 
     rows: int
-    """Tokens, of which it has all choices."""
+    """Tokens of a core."""
     choices: int
-    """Choices of each token; all tokens where they are not all."""
+    """Choices of each of its tokens; if not all of them, each core has all tokens."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Tokens are dealt out, or choices where there are more of these."""
+    """Divide the tokens among the cores, or the choices if there are more of these."""
     cores = len(spec.vector_cores)
     if p.tokens < min(cores, p.k):
         each = ceil_div(p.k, cores)
@@ -148,7 +149,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 
 def _require_room(contract: ops.Contract, p: Problem) -> None:
-    """Refuse a call that the buffer does not hold."""
+    """Refuse a call that does not fit into the buffer."""
     spec = contract.spec
     cores, ub_bytes = len(spec.vector_cores), spec.cores["aiv"].usable_bytes("ub")
     count = p.tokens * p.k
@@ -165,7 +166,7 @@ def _require_room(contract: ops.Contract, p: Problem) -> None:
 
 
 def checked(contract: ops.Contract) -> Problem:
-    """Check a call, and that the buffers hold it."""
+    """Check a call, and that it fits into the buffer."""
     p = check(contract)
     _require_room(contract, p)
     return p
@@ -174,9 +175,9 @@ def checked(contract: ops.Contract) -> Problem:
 # ---- kernel: op_kernel/moe_init_routing_fullload.h ----
 
 LOWEST = -3.4e38
-"""The key of what fills up (MIN_FP32)."""
+"""The key of the padding (MIN_FP32)."""
 PLACE = "place"
-"""A register."""
+"""The scalar register with the output row of a choice."""
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
@@ -185,7 +186,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     splits_rows = plan.choices == p.k
     x = GmView.of("x", p.element, p.tokens, p.width)
     output = GmView.of("output", p.element, p.active, p.width)
-    cores = np.arange(plan.block_dim)
+    cores = np.arange(plan.block_dim, dtype=np.int64)
     firsts = [core * plan.rows if splits_rows else 0 for core in cores.tolist()]
     own = [x[first : first + plan.rows, :] for first in firsts]
     looks: list[tuple[int, int, int]] = []
@@ -200,7 +201,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
                 place = p.places[number]
                 if place < p.active:
                     puts.append((core, turn, row, output[place : place + 1, :]))
-    end = np.full(cores.size, len(looks) + 1)
+    end = np.full(cores.size, len(looks) + 1, np.int64)
     begin = np.zeros(cores.size, np.int64)
     of_core, turns, numbers = (np.array(each, np.int64) for each in zip(*looks, strict=True))
     steps = [
@@ -208,18 +209,16 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
         Step(kernel.look, (numbers,), of_core, turns, keeps_slots=True),
     ]
     if puts:
-        core_of, turn_of, rows, targets = map(list, zip(*puts, strict=True))
-        arguments = np.array(rows, np.int64), targets
-        steps.append(
-            Step(kernel.put, arguments, np.array(core_of), np.array(turn_of), keeps_slots=True)
-        )
+        *own_places, targets = map(list, zip(*puts, strict=True))
+        of_core, turns, rows = (np.array(each, np.int64) for each in own_places)
+        steps.append(Step(kernel.put, (rows, targets), of_core, turns, keeps_slots=True))
     steps.append(Step(kernel.end, (), cores, end, keeps_slots=True))
     bound = {name: Binding(name) for name in (*(each.name for each in p.inputs), *p.outputs)}
     return kernel.core.launch(*steps, bound=lambda _: bound)
 
 
 class Routing:
-    """The buffers of a core, and its stages."""
+    """The buffers and stages of a core."""
 
     def __init__(self, core: VectorCore, p: Problem, plan: Plan) -> None:
         self.core, self.count = core, p.tokens * p.k
@@ -234,7 +233,7 @@ class Routing:
         self.sorter = Sorter(core, self.most)
 
     def sort(self, x: GmView, stores: bool) -> None:
-        """Rows of *x* come, all choices are sorted, and core 0 *stores* both lists."""
+        """Load rows *x* and sort all choices; core 0 *stores* both lists."""
         core, count = self.core, self.count
         rows, listed = self.x.alloc(), self.listed.alloc()
         for place, name in enumerate(("expert_idx", "row_idx")):
@@ -256,7 +255,7 @@ class Routing:
         self.sorter.take_indices(numbers)
         core.mul(keys, keys, -1.0)
         core.cast(experts[:count], keys, "round")
-        # Again, by where they come from: what goes along is where they are now.
+        # The second sort is by number; the positions after the first sort are its payload.
         self._fill_up()
         core.cast(keys, numbers, "none")
         core.mul(keys, keys, -1.0)
@@ -276,13 +275,13 @@ class Routing:
         self.x.deque()
 
     def _fill_up(self) -> None:
-        """Give what fills the last 32 keys a place behind all others."""
+        """Pad the last 32 keys, so that the padding is sorted behind all choices."""
         last = self.count // ALIGNED * ALIGNED
         if last < self.count:
             self.core.duplicate(self.keys[last : last + ALIGNED], LOWEST)
 
     def look(self, number: int) -> None:
-        """Read where the choice of that *number* goes."""
+        """Read the output row of the choice with this *number*."""
         (places,) = self.places.in_use
         self.core.get_value(PLACE, places[number : number + 1])
 
@@ -302,7 +301,7 @@ class Routing:
 
 
 def oracle(given: ops.Given) -> tuple[Array, Array, Array]:
-    """The rows, where each choice has gone, and the experts."""
+    """The output, the output row of each choice, and the sorted experts."""
     (tokens, k), experts = given.expert_idx.shape, given.expert_idx.reshape(-1)
     order = np.argsort(experts, kind="stable")
     sources = given.row_idx.reshape(-1)[order]
