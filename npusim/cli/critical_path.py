@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from npusim.cli.screen import table
+from npusim.cli.screen import RemarkedTable, table
 from npusim.reports.path import MOST_PARTS, CriticalPath
 
 __all__ = ["path_tables"]
@@ -14,19 +14,21 @@ __all__ = ["path_tables"]
 
 def path_tables(path: CriticalPath) -> Group:
     """Micro-ops of the path, flags between cores on it, slack, and when cores were done."""
-    tables = [_parts(path), _slack(path), _finishes(path)]
+    tables: list[RenderableType] = [_parts(path), _slack(path), _finishes(path)]
     if path.crossings:
         tables.insert(1, _crossings(path))
     return Group(*(part for each in tables for part in (Text(), each)))
 
 
-def _parts(path: CriticalPath) -> Table:
-    listing = table("critical path", "micro-op", "count", "us", "share", "mostly")
+def _parts(path: CriticalPath) -> RemarkedTable:
+    headings = "critical path", "micro-op", "count", "us", "share"
+    listing = RemarkedTable(*headings, numbers=slice(2, None))
     for part in path.parts[:MOST_PARTS]:
         share = f"{100 * part.share:.1f} %"
         numbers = str(part.micro_ops), f"{part.us:.2f}", share
-        listing.add_row(f"{part.pipe} of {part.kind}", part.name, *numbers, part.words)
-    return _right(listing, 2, 3, 4)
+        cells = f"{part.pipe} of {part.kind}", part.name, *numbers
+        listing.add_row(*cells, remark=f"mostly {part.words}" if round(part.us, 2) else "")
+    return listing
 
 
 def _crossings(path: CriticalPath) -> Table:

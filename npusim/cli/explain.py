@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import accumulate
 
 import typer
 from rich.console import Group, RenderableType
+from rich.constrain import Constrain
 from rich.table import Table
 from rich.text import Text
 
 from npusim import ops
 from npusim.cli.call import UsageError, arguments, chip, parameters
 from npusim.cli.operators import attribute_table, described
-from npusim.cli.screen import show, table
+from npusim.cli.screen import GAP, INDENT, PAGE_COLUMNS, RemarkedTable, folded, show, table
 from npusim.data.json import json_text
 from npusim.data.tensor import TensorSpec
 from npusim.explain.operator import Explanation, explain, formula
@@ -48,13 +50,13 @@ def explain_operator(
         typer.echo(json_text(facts | ({"call": _facts(found)} if found else {})))
         return
     parts: list[RenderableType] = [
-        Text.assemble((op, "bold"), described(op)["signature"]),
+        _signature(op),
         Text(f"{caption}\n"),
-        Text(_indented(written)),
+        Text(folded(written, first=INDENT, then=2 * INDENT)),
     ]
     if found is None:
         listing = attribute_table(op)
-        parts += [Text(f"\n{notes}\n"), _support(op)]
+        parts += [Text(f"\n{folded(notes)}\n"), *_support(op)]
         parts += [] if listing is None else [Text(), listing]
         parts += [Text("\nWith -i and -a it explains a call.")]
     else:
@@ -62,31 +64,39 @@ def explain_operator(
     show(Group(*parts))
 
 
-def _support(op: str) -> Table:
-    """What goes together."""
+def _signature(op: str) -> Text:
+    text = Text(folded(op + described(op)["signature"], then=INDENT))
+    text.stylize("bold", 0, len(op))
+    return text
+
+
+def _support(op: str) -> list[RenderableType]:
+    """What goes together: as many columns as a page has, and the others below each row."""
     header, *lines = ops.support_table(ops.load(op))
-    listing = table(*header)
+    widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
+    ends = accumulate(widths, lambda end, width: end + GAP + width)
+    fitting = sum(end <= PAGE_COLUMNS for end in ends)
+    listing = RemarkedTable(*header[:fitting])
     for line in lines:
-        listing.add_row(*map(Text, line))
-    return listing
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"    {line}".rstrip() for line in text.splitlines())
+        others = zip(header[fitting:], line[fitting:], strict=True)
+        remark = "; ".join(f"{name} {cell}" for name, cell in others if cell not in ("", "-"))
+        listing.add_row(*line[:fitting], remark=remark)
+    is_whole = fitting == len(header)
+    return [listing] if is_whole else [listing, Text("What a row does not name must be left out.")]
 
 
 # ---- a call ----
 
 
 def _call(found: Explanation) -> list[RenderableType]:
-    parts: list[RenderableType] = [Text(), _lines(found), Text()]
+    parts: list[RenderableType] = [Text(), Constrain(_lines(found), PAGE_COLUMNS), Text()]
     lines = Table.grid(padding=(0, 2))
     lines.add_column(style="bold")
     lines.add_column(overflow="fold")
     lines.add_row("chip", found.device)
     if not found.outputs:
         lines.add_row("refused", Text(_refusal(found)))
-        return [*parts, lines]
+        return [*parts, Constrain(lines, PAGE_COLUMNS)]
     if found.earlier:
         lines.add_row("launched first", Text(", ".join(found.earlier)))
     for name, spec in found.kernel_inputs.items():
@@ -101,7 +111,7 @@ def _call(found: Explanation) -> list[RenderableType]:
     else:
         for name, value in found.plan.items():
             lines.add_row(f"tiling {name}", Text(str(value)))
-    return [*parts, lines]
+    return [*parts, Constrain(lines, PAGE_COLUMNS)]
 
 
 def _refusal(found: Explanation) -> str:

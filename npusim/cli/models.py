@@ -61,9 +61,12 @@ def compare_models(paths: Sequence[Path], as_json: bool) -> None:
 
 
 def _listing(sheet: model.Sheet) -> RenderableType:
-    listing = table(*sheet.headings())
+    """Times of all runs, and in one column how often each launched."""
+    end = next(n for n, name in enumerate(sheet.columns) if name.endswith("_launches"))
+    listing = table(*sheet.headings()[:end], "launches")
     for column in listing.columns[1:]:
         column.justify = "right"
     for row in sheet.readable():
-        listing.add_row(*(Text(str(cell)) for cell in row))
+        cells = *row[:end], ", ".join(map(str, row[end:]))
+        listing.add_row(*(Text(str(cell)) for cell in cells))
     return listing

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import typer
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from npusim import validation
 from npusim.cli.progress import shown
-from npusim.cli.screen import show, table
+from npusim.cli.screen import RemarkedTable, show
 from npusim.data import files, folders
 from npusim.data.files import content
 from npusim.data.json import json_text
@@ -99,11 +98,12 @@ def _made(where: Path) -> frozenset[str]:
 KIND = folders.Kind("profile", RECORD, _made)
 
 
-def _listing(found: Comparison) -> Table:
-    """A line for launches of the same work, slow ones first."""
-    listing = table(*GROUPS)
-    for column in listing.columns[3:9]:
-        column.justify = "right"
+def _listing(found: Comparison) -> RemarkedTable:
+    """Launches of the same work, slow ones first: the numbers, and below them what it was."""
+    kind, _, _, *numbers, _ = GROUPS
+    listing = RemarkedTable(*numbers, kind, numbers=slice(len(numbers)))
     for group in found.groups:
-        listing.add_row(*map(Text, group_cells(group)))
+        kind, shapes, formats, *numbers, cause = group_cells(group)
+        remark = "  ".join(filter(None, (shapes, formats, cause)))
+        listing.add_row(*numbers, kind, remark=remark)
     return listing

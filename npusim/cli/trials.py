@@ -5,11 +5,10 @@ from __future__ import annotations
 from rich.console import Group
 from rich.text import Text
 
-from npusim.cli.screen import table
+from npusim.cli.screen import RemarkedTable
 from npusim.reports import style
 from npusim.reports.causes import CAUSES
 from npusim.run.result import Result
-from npusim.trace import Trial
 
 __all__ = ["trial_table"]
 
@@ -19,23 +18,20 @@ def trial_table(run: Result) -> Group:
     numbers that were changed, a star for any name; JSON has their values.
     """
     before_us = run.time_us or 0.0
-    listing = table("a twentieth faster", "us", "gained", "which is", "by its numbers")
+    headings = "a twentieth faster, by its numbers", "us", "gained", "which is"
+    listing = RemarkedTable(*headings, numbers=slice(1, None))
     for trial in run.trials:
         gain = 1 - trial.time_us / before_us
+        causes = [CAUSES[cause] for cause in trial.causes]
+        if len(causes) == 1:
+            name, remark = causes[0].words, ", ".join(causes[0].numbers)
+        else:
+            name, remark = "both together", " and ".join(cause.words for cause in causes)
         listing.add_row(
-            " and ".join(CAUSES[cause].words for cause in trial.causes),
+            name,
             f"{trial.time_us:.2f}",
             f"{100 * gain:.2f} %",
             f"{style.percent(trial.share(before_us))} of the time",
-            _numbers(trial),
+            remark=remark,
         )
-    for column in listing.columns[1:4]:
-        column.justify = "right"
-    listing.columns[4].overflow = "fold"
     return Group(Text(), listing)
-
-
-def _numbers(trial: Trial) -> str:
-    if len(trial.causes) > 1:
-        return "of both"
-    return ", ".join(CAUSES[trial.causes[0]].numbers)

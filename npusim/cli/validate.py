@@ -6,22 +6,23 @@ import json
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 import typer
-from rich.console import Group
+from rich.console import Group, RenderableType
+from rich.constrain import Constrain
 from rich.table import Table
 from rich.text import Text
 
 from npusim import validation
 from npusim.cli.call import UsageError
 from npusim.cli.progress import shown
-from npusim.cli.screen import show, table
+from npusim.cli.screen import PAGE_COLUMNS, RemarkedTable, show, table
 from npusim.data import folders
 from npusim.data.files import content
 from npusim.data.json import json_text
+from npusim.data.text import counted
 from npusim.validation import Family, Result, Row, pipes, simulated
-from npusim.validation.errors import SHORT_US
+from npusim.validation.errors import SHORT_US, Errors
 from npusim.validation.events import events_of
 from npusim.validation.pictures import PICTURES
 
@@ -150,18 +151,14 @@ def _sampled(results: Sequence[Result], known: int) -> Text:
     same = f"{moved} of them with another time" if moved else "with the same times"
     return Text(
         f"{known} rows with stored times; {len(results)} of them simulated again, {same}; "
-        f"--all simulates every row\n"
+        f"--all simulates all\n"
     )
 
 
-def errors(families: Sequence[Family]) -> Table:
-    """A line for each family."""
-    listing = table(
-        *("family", "rows", "timed", f"from {SHORT_US:g} us", "median", "P90", "bias", "worst"),
-        *(f"below {SHORT_US:g} us", "median", "worst", "rank"),
-    )
-    for column in listing.columns[1:]:
-        column.justify = "right"
+def errors(families: Sequence[Family]) -> RemarkedTable:
+    """A line for each family, and one for its short rows, if there are any."""
+    headings = "family", "rows", "timed", f"from {SHORT_US:g} us", "median", "P90", "bias"
+    listing = RemarkedTable(*headings, "worst", "rank", numbers=slice(1, None))
     for found in families:
         long, short = found.long, found.short
         listing.add_row(
@@ -169,11 +166,17 @@ def errors(families: Sequence[Family]) -> Table:
             *(str(found.rows), str(found.modelled)),
             *(str(long.rows or ""), _share(long.median), _share(long.p90)),
             *(_share(long.bias, "+"), _worst(_share(long.worst, "+"), long.worst_id)),
-            *(str(short.rows or ""), _us(short.median)),
-            _worst(_us(short.worst, "+"), short.worst_id),
             "" if found.rank is None else f"{found.rank:.2f}",
+            remark=_short(short) if short.rows else "",
         )
     return listing
+
+
+def _short(found: Errors) -> str:
+    return (
+        f"below {SHORT_US:g} us: {counted(found.rows, 'row', 'rows')}, median {_us(found.median)}, "
+        f"worst {_worst(_us(found.worst, '+'), found.worst_id)}"
+    )
 
 
 def _share(value: float | None, sign: str = "") -> str:
@@ -188,7 +191,7 @@ def _worst(error: str, name: str | None) -> str:
     return f"{error} {name}" if name else ""
 
 
-def _between_events(rows: Sequence[Row]) -> list[Any]:
+def _between_events(rows: Sequence[Row]) -> list[RenderableType]:
     """What the times of families hold besides the kernel, where they are not Task Durations."""
     lines = Table.grid(padding=(0, 2))
     for _ in range(2):
@@ -196,10 +199,10 @@ def _between_events(rows: Sequence[Row]) -> list[Any]:
     for name, events in dict.fromkeys((row.family, events_of(row)) for row in rows):
         if events.table:
             lines.add_row(Text(name, "bold"), Text(str(events)))
-    return [Text("\nmeasured from event to event"), lines] if lines.row_count else []
+    return _below("measured from event to event", lines)
 
 
-def _missing(families: Sequence[Family]) -> list[Any]:
+def _missing(families: Sequence[Family]) -> list[RenderableType]:
     """What has no simulated time, and why."""
     lines = Table.grid(padding=(0, 2))
     for justify in ("left", "right", "left"):
@@ -207,4 +210,8 @@ def _missing(families: Sequence[Family]) -> list[Any]:
     for found in families:
         for reason, count in found.not_modelled.items():
             lines.add_row(Text(found.name, "bold"), str(count), Text(reason))
-    return [Text("\nnot modelled"), lines] if lines.row_count else []
+    return _below("not modelled", lines)
+
+
+def _below(heading: str, lines: Table) -> list[RenderableType]:
+    return [Text(f"\n{heading}"), Constrain(lines, PAGE_COLUMNS)] if lines.row_count else []

@@ -918,9 +918,25 @@ def test_chips_are_listed_with_their_products() -> None:
     assert all(devices.load(product).name == chip for product, chip in cells)
 
 
-@pytest.mark.parametrize("command", ["ops", "devices"])
-def test_a_list_fits_a_pipe(command: str) -> None:
-    assert max(map(len, npusim_says(command).out.splitlines())) <= 100
+PROFILE = Path(__file__).parents[2] / "examples" / "profile"
+PRODUCT = ("-i", "x1=spec:16x64:int8", "-i", "x2=spec:64x32:int8", "-i", "scale=spec:32")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ops",),
+        ("devices",),
+        ("profile", PROFILE, "-d", "910B3", "-j", "1"),
+        ("explain", "npu_quant_matmul", "-d", "A2", *PRODUCT),
+        *(("explain", name) for name in npusim.ops.names()),
+    ],
+    ids=lambda words: " ".join(map(str, words[:2])),
+)
+def test_a_list_fits_a_pipe(words: tuple[str, ...]) -> None:
+    code, out, err = npusim_says(*words)
+    assert (code, err) == (0, "")
+    assert max(map(len, out.splitlines())) <= 100
 
 
 def test_chips_as_json() -> None:

@@ -93,6 +93,13 @@ def test_json_has_all_when_asked() -> None:
     assert (found["advice"], found["critical_path"], found["trials"]) == ([], None, [])
 
 
+@pytest.mark.parametrize("option", ["--critical-path", "--prove"])
+def test_their_tables_fit_a_pipe(option: str) -> None:
+    _, plain, _ = npusim_says(*RAGGED)
+    _, told, _ = npusim_says(*RAGGED, option)
+    assert max(map(len, told.removeprefix(plain).splitlines())) <= 100
+
+
 @pytest.mark.parametrize("option", ["--advice", "--critical-path", "--prove"])
 def test_without_times_there_is_none(option: str) -> None:
     assert npusim_says(*RAGGED, "--no-timing", option) == (

@@ -16,7 +16,7 @@ import pytest
 from commands import npusim_says, refused
 
 from npusim.cli import progress
-from npusim.validation import Row, calls, families, measure, pipes, read
+from npusim.validation import Row, calls, families, measure, pipes, read, simulated
 from npusim.validation.pipes import PipeTimes
 
 FILE = """id,family,op,device,m,n,x_dtype,l2,latency_us,source
@@ -26,14 +26,15 @@ e1,elementwise,topk,Atlas A3,,,,,7,by hand
 """
 
 TABLE = """\
-family        rows   timed   from 10 us   median    P90    bias      worst   below 10 us   median        worst   rank
-─────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
-static           2       2            1     25 %   25 %   -25 %   -25 % q1             1   1.5 us   +1.5 us q2
+family        rows   timed   from 10 us   median    P90    bias      worst   rank
+─────────────────────────────────────────────────────────────────────────────────
+static           2       2            1     25 %   25 %   -25 %   -25 % q1
+    below 10 us: 1 row, median 1.5 us, worst +1.5 us q2
 elementwise      1       0
 
 not modelled
 elementwise  1  npusim has no topk
-"""  # noqa: E501
+"""
 
 
 ROW = Row("a", "", "matmul", "Atlas A2", 100.0)
@@ -102,7 +103,7 @@ def test_a_sample_is_taken_unless_all_are_asked_for(monkeypatch: pytest.MonkeyPa
     assert (found["timed_now"], len(found["rows"])) == (2, 12)
     assert found["families"][0]["rows"] == 12
     said = "12 rows with stored times; 2 of them simulated again, with the same times"
-    assert npusim_says(*words).out.startswith(f"{said}; --all simulates every row\n\nfamily ")
+    assert npusim_says(*words).out.startswith(f"{said}; --all simulates all\n\nfamily ")
 
     found = json.loads(npusim_says(*words, "--json", "--all").out)
     assert (found["timed_now"], len(found["rows"])) == (12, 12)
@@ -117,6 +118,16 @@ def test_a_sample_that_takes_another_time_than_before_says_so(
     code, out, _ = npusim_says("validate", "-f", "cast_a3", "-j", "1")
     assert code == 0
     assert "; 2 of them simulated again, 2 of them with another time; --all" in out
+
+
+def test_all_families_fit_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the stored times, so that nothing is simulated."""
+    monkeypatch.setattr("npusim.validation.measure", lambda rows, **_: simulated.results(rows))
+    code, out, _ = npusim_says("validate")
+    assert code == 0
+    assert "\nmeasured from event to event\n" in out
+    assert "\nnot modelled\n" in out
+    assert max(map(len, out.splitlines())) <= 100
 
 
 def test_of_a_custom_file_every_row_is_taken(csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,10 +66,10 @@ def test_compare_lists_two_runs_side_by_side(a: Path, b: Path) -> None:
     lines = npusim_says("compare", str(a), str(b)).out.splitlines()
     assert lines[:4] == model.headline_of([small(), small(QUANT_PRODUCT, "quantised.py")])
     table = [" ".join(line.split()) for line in lines]
-    assert "work A B B / A B - A launches of A launches of B" in table
-    assert "matrix products 30.0 us 18.0 us 0.60 -12.0 us 3 3" in table
-    assert "npu_quant_matmul 18.0 us +18.0 us 0 3" in table
-    assert "root.layers.*.up 20.0 us 12.0 us 0.60 -8.00 us 2 2" in table
+    assert "work A B B / A B - A launches" in table
+    assert "matrix products 30.0 us 18.0 us 0.60 -12.0 us 3, 3" in table
+    assert "npu_quant_matmul 18.0 us +18.0 us 0, 3" in table
+    assert "root.layers.*.up 20.0 us 12.0 us 0.60 -8.00 us 2, 2" in table
     told = json.loads(npusim_says("compare", str(a), str(b), "--json").out)
     assert told["works"][1] == {
         "work": "norms", "a_us": 7.5, "b_us": 7.5, "ratio": 1.0, "difference_us": 0.0,
@@ -82,9 +82,9 @@ def test_compare_takes_several_models_and_two_arrays(a: Path, b: Path) -> None:
     lines = npusim_says("compare", str(a), str(b), str(a)).out.splitlines()
     assert lines[:6] == model.headline_of(runs)
     table = [" ".join(line.split()) for line in lines]
-    assert "work A B C B / A C / A launches of A launches of B launches of C" in table
-    assert "npu_quant_matmul 18.0 us 0 3 0" in table
-    assert "root.layers.*.up 20.0 us 12.0 us 20.0 us 0.60 1.00 2 2 2" in table
+    assert "work A B C B / A C / A launches" in table
+    assert "npu_quant_matmul 18.0 us 0, 3, 0" in table
+    assert "root.layers.*.up 20.0 us 12.0 us 20.0 us 0.60 1.00 2, 2, 2" in table
     refused(
         2,
         "compare: arrays must be two, not 3; compare each with the golden one by itself",
