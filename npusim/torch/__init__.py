@@ -1,4 +1,4 @@
-"""torch_npu scripts as they stand, on a simulated card.
+"""Run unchanged torch_npu scripts on a simulated card.
 
 From the shell: ``python -m npusim.torch script.py``. In a notebook or a test, before `torch_npu` is
 imported::
@@ -42,20 +42,20 @@ def install(
     memory: str | None = None,
     experts: str | os.PathLike[str] | Sequence[float] | None = None,
 ) -> str:
-    """Simulate *device* as `npu:0`, answer for `torch_npu` and `torchair`; returns its name.
+    """Simulate *device* as `npu:0`, and provide `torch_npu` and `torchair`; returns its name.
 
-    Without *values*, tensors on npu are shapes alone, of whatever size: kernels take their time and
-    compute nothing, and what asks for a value is refused. A kernel finds nothing in the L2 and in
-    the instruction caches, or with *carried* what those before it have left there, which takes
-    longer to simulate. The host takes no time, or with *engine* that of its host for each launch,
-    as :func:`npusim.engines.load` finds it: "eager" is what a script launches, and the card waits
-    where its host falls behind. A second call puts another card in. With *shadow*, a real torch_npu
-    on this machine stays out of the way, as the launcher has it. Without values, *memory* is that
-    of several cards for which a model is planned, as in "8x64GiB", and *experts* says how often
-    routers choose each, in a list or a file of JSON; evenly without it. Raises ImportError where
-    torch is missing, DeviceError for an unknown device, EngineError for an unknown engine,
-    PlanError where either cannot be read or values are computed, and RuntimeError where a real
-    torch_npu is there, or is imported already.
+    Without *values*, tensors on npu have only shapes, of any size: kernels take their time and
+    compute nothing, and reading a value raises an error. By default every kernel starts with a cold
+    L2 and cold instruction caches; if *carried*, it finds what earlier kernels left there, which
+    takes longer to simulate. By default the host takes no time; with *engine* each launch takes the
+    host time of that engine, as :func:`npusim.engines.load` finds it: with "eager" the script
+    launches kernel by kernel, and the card waits if the host falls behind. A second call replaces
+    the card. With *shadow*, a real torch_npu on this machine is ignored, as by the launcher.
+    Without values, *memory* is the memory of several cards for which a model is planned, as in
+    "8x64GiB", and *experts* gives how often routers choose each expert, as a list or a JSON file;
+    by default all equally often. Raises ImportError if torch is missing, DeviceError for an unknown
+    device, EngineError for an unknown engine, PlanError if *memory* or *experts* cannot be read or
+    values are computed, and RuntimeError if a real torch_npu is installed or already imported.
     """
     if values and (memory is not None or experts is not None):
         raise PlanError(
@@ -71,7 +71,7 @@ def install(
     if not stand_ins.installed():
         stand_ins.check_free(shadow)
         stand_ins.check_torch()
-        # Torch would import a real torch_npu by itself, and that would take the device.
+        # torch would import a real torch_npu automatically, which would claim the device.
         os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
         from npusim.torch import backend, card, distributed, operators, refusals
 
@@ -92,14 +92,14 @@ def install(
 
 
 def launch(kernel: SourceLaunch, *args: object) -> None:
-    """Run a kernel of Ascend C on the card, on npu tensors; call :func:`install` before.
+    """Run an Ascend C kernel on the card, on npu tensors; call :func:`install` first.
 
     ::
 
         add = npusim.ascendc.load("add_custom.cpp").add_custom
         npusim.torch.launch(add[8], x, y, z, x.numel())
 
-    What it stores to is written in place. Raises AscendCError where the arguments do not fit.
+    Tensors that it stores to are written in place. Raises AscendCError if the arguments do not fit.
     """
     from npusim.torch.source_kernels import launch as run
 
@@ -107,7 +107,7 @@ def launch(kernel: SourceLaunch, *args: object) -> None:
 
 
 def record(title: str = "model") -> Recording:
-    """Keep what the card launches, to read it as a report; call :func:`install` before.
+    """Record the launches of the card for a report; call :func:`install` first.
 
     ::
 
@@ -116,7 +116,7 @@ def record(title: str = "model") -> Recording:
         print(recorded.summary())
         recorded.write("report")
 
-    Raises RuntimeError where no card is simulated.
+    Raises RuntimeError if no card is simulated.
     """
     from npusim.torch.recording import Recording
 

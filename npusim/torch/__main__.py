@@ -30,7 +30,7 @@ WITH_VALUE = ("--device", "--engine", "--experts", "--memory", "--report", "--tr
 
 
 def main(argv: list[str]) -> None:
-    """Run what *argv* names; the exit code is the script's own, or 2 for a wrong command line."""
+    """Run the script in *argv*; the exit code is the script's, or 2 for a wrong command line."""
     own, theirs = split(argv)
     parser = _parser()
     options = parser.parse_args(own)
@@ -52,7 +52,7 @@ def main(argv: list[str]) -> None:
         _say(str(error))
         sys.exit(1)
 
-    # Only now may torch be imported.
+    # torch must not be imported earlier.
     from npusim.torch.clock import clock
 
     records = _Records(options, device, theirs)
@@ -73,11 +73,11 @@ def main(argv: list[str]) -> None:
 
 
 class _Records:
-    """What the command line asks to be recorded of a script: a trace, a report, both or nothing."""
+    """The recordings that the command line asks for: a trace, a report, both or none."""
 
     def __init__(self, options: argparse.Namespace, device: str, words: list[str]) -> None:
         self._device, self._force, self._is_quiet = device, options.force, options.quiet
-        # A script may go elsewhere.
+        # Absolute, because the script may change the working directory.
         self._trace = Path(options.trace).absolute() if options.trace else None
         self._report = Path(options.report).absolute() if options.report else None
         self._events: list[Event] = []
@@ -85,7 +85,7 @@ class _Records:
         self._title = "-c" if words[0] == "-c" else Path(words[words[0] == "-m"]).name
 
     def begin(self) -> None:
-        """Keep what happens from here on. Raises FileError or FolderError, before it takes time."""
+        """Start recording. Raises FileError or FolderError before the script takes time."""
         from npusim.data import folders
         from npusim.reports import model
         from npusim.torch import trace
@@ -108,7 +108,7 @@ class _Records:
             self._recording.__enter__()
 
     def leave(self) -> None:
-        """Write it; where that fails, the exit code is 1 unless the script failed before."""
+        """Write the recordings; if that fails, the exit code is 1 unless the script has failed."""
         from npusim.reports import model
         from npusim.torch import trace
         from npusim.torch.clock import clock
@@ -135,7 +135,7 @@ class _Records:
 
 
 def split(argv: list[str]) -> tuple[list[str], list[str]]:
-    """The launcher's own words, and those that name the script and follow it."""
+    """Split *argv* into the launcher's options, and the script with its arguments."""
     at = 0
     while at < len(argv) and argv[at].startswith("-") and argv[at] not in ("-m", "-c"):
         at += 2 if argv[at] in WITH_VALUE else 1
@@ -151,7 +151,7 @@ def run(words: list[str]) -> None:
     elif kind == "-c":
         sys.argv[:] = ["-c", *rest[1:]]
         sys.path[0] = ""
-        # Functions and classes of the code find it as __main__.
+        # Functions and classes in the code refer to their module as __main__.
         main_module = sys.modules["__main__"] = ModuleType("__main__")
         exec(compile(rest[0], "<string>", "exec"), main_module.__dict__)
     else:

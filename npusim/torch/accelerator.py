@@ -1,4 +1,5 @@
-"""`torch.accelerator`, `torch.Event` and `torch.Stream`, which torch asks backends in C++ for."""
+"""`torch.accelerator`, `torch.Event` and `torch.Stream`, which torch implements through C++ hooks
+of backends."""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ MEMORY = (
     *("memory_stats", "reset_accumulated_memory_stats", "reset_peak_memory_stats"),
     "empty_cache",
 )
-"""Functions of torch.accelerator that torch.npu has by the same name."""
+"""Functions of torch.accelerator that torch.npu has under the same name."""
 
 
 def patch() -> None:
-    """Put the card's functions and classes in the place of torch's."""
+    """Replace torch's functions and classes by those of the card."""
     torch.accelerator.synchronize = npu.synchronize
     torch.accelerator.get_memory_info = allocator.mem_get_info
     for name in MEMORY:
@@ -29,7 +30,7 @@ def patch() -> None:
 
 
 def _class_of(name: str, other: type, own: type) -> object:
-    """A class that makes one of *own* unless it is asked for another device than npu."""
+    """A class that constructs *own* for npu, and *other* for any other device."""
 
     class _Either(type):
         def __call__(cls, device: object = None, *args: object, **kwargs: object) -> object:
@@ -44,4 +45,4 @@ def _class_of(name: str, other: type, own: type) -> object:
 
 
 def _record_stream(tensor: torch.Tensor, stream: object) -> None:
-    """Memory is given back when nothing refers to it, and all streams are one line of time."""
+    """Do nothing: memory is freed by reference counting, and all streams share one timeline."""

@@ -1,6 +1,6 @@
-"""`torch.npu.memory`: what living tensors take of the card, in bytes.
+"""`torch.npu.memory`: the memory of the card that live tensors use, in bytes.
 
-Nothing is held for later use, so what is reserved is what is allocated.
+No memory is cached for later use, so reserved memory equals allocated memory.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ __all__ = [
 
 
 def memory_allocated(device: object = None) -> int:
-    """What living tensors take, in the allocator's blocks."""
+    """The memory of live tensors, rounded to the allocator's blocks."""
     device_number(device)
     return memory.allocated_bytes
 
 
 def max_memory_allocated(device: object = None) -> int:
-    """The most that was allocated at a time."""
+    """The peak of the allocated memory."""
     device_number(device)
     return memory.peak_bytes
 
@@ -61,7 +61,7 @@ max_memory_reserved = max_memory_cached = max_memory_allocated
 
 
 def reset_peak_memory_stats(device: object = None) -> None:
-    """Count the peak from now on."""
+    """Restart the peak from the current value."""
     device_number(device)
     memory.peak_bytes = memory.allocated_bytes
 
@@ -70,20 +70,20 @@ reset_max_memory_allocated = reset_max_memory_cached = reset_peak_memory_stats
 
 
 def reset_accumulated_memory_stats(device: object = None) -> None:
-    """Count what was allocated and freed in all from now on."""
+    """Reset the totals of allocated and freed memory."""
     device_number(device)
     memory.taken_bytes = memory.freed_bytes = 0
 
 
 def mem_get_info(device: object = None) -> tuple[int, int]:
-    """Free bytes, and all bytes."""
+    """Free bytes and total bytes."""
     device_number(device)
     total = card.memory_bytes()
     return total - memory.allocated_bytes, total
 
 
 def memory_stats(device: object = None) -> OrderedDict[str, int]:
-    """Counts by the names of torch's allocators, of those that are counted here."""
+    """Statistics by the names of torch's allocators, as far as they are counted here."""
     device_number(device)
     found: OrderedDict[str, int] = OrderedDict()
     for what in "active_bytes", "allocated_bytes", "reserved_bytes":
@@ -96,14 +96,14 @@ def memory_stats(device: object = None) -> OrderedDict[str, int]:
                 "freed": memory.freed_bytes,
             }
             for name, nbytes in of_it.items():
-                # All blocks are of one pool.
+                # All blocks are in one pool.
                 found[f"{what}.{pool}.{name}"] = nbytes if is_all or pool == "large_pool" else 0
     found["num_alloc_retries"] = found["num_ooms"] = 0
     return found
 
 
 def memory_stats_as_nested_dict(device: object = None) -> Json:
-    """:func:`memory_stats`, a dict a part of the name."""
+    """:func:`memory_stats` as nested dicts, one level for each part of a name."""
     nested: Json = {}
     for name, number in memory_stats(device).items():
         *above, last = name.split(".")
@@ -115,7 +115,7 @@ def memory_stats_as_nested_dict(device: object = None) -> Json:
 
 
 def memory_summary(device: object = None, abbreviated: bool = False) -> str:  # noqa: ARG001
-    """The counts as a text."""
+    """The statistics as text."""
     free, total = mem_get_info(device)
     return (
         f"NPU memory of {card.name()}: {memory.allocated_bytes} bytes allocated, "
@@ -124,14 +124,14 @@ def memory_summary(device: object = None, abbreviated: bool = False) -> str:  # 
 
 
 def empty_cache() -> None:
-    """Nothing is held for later use."""
+    """Do nothing: no memory is cached for later use."""
 
 
 empty_virt_addr_cache = host_empty_cache = ipc_collect = empty_cache
 
 
 class MemPool:
-    """Memory that a script has apart from the rest; here each tensor has its own."""
+    """A separate memory pool. It has no effect: each tensor has separate memory."""
 
     _numbers = count(1)
 
@@ -142,13 +142,13 @@ class MemPool:
 
 @contextmanager
 def use_mem_pool(pool: MemPool, device: object = None) -> Iterator[None]:  # noqa: ARG001
-    """What is made inside lies in *pool*."""
+    """Accepted: allocations inside would use *pool*."""
     device_number(device)
     yield
 
 
 def memory_snapshot(mempool_id: object = None) -> list[Json]:  # noqa: ARG001
-    """A segment for each storage that lives on the card, with its one block."""
+    """A segment with a single block for each live storage on the card."""
     return [
         {
             "device": 0,
@@ -169,13 +169,14 @@ def get_allocator_backend() -> str:
 
 
 def get_per_process_memory_fraction(device: object = None) -> float:
-    """The share of the card's memory that tensors may take."""
+    """The fraction of the card's memory that tensors may use."""
     device_number(device)
     return memory.fraction
 
 
 def set_per_process_memory_fraction(fraction: float, device: object = None) -> None:
-    """Let tensors take so much of the card's memory. Raises ValueError unless it is 0 to 1."""
+    """Set the fraction of the card's memory that tensors may use. Raises ValueError unless it is 0
+    to 1."""
     device_number(device)
     if not isinstance(fraction, float | int) or not 0 <= fraction <= 1:
         raise ValueError(

@@ -1,7 +1,7 @@
-"""Arguments of torch's operations as operators take them; None where no operator does.
+"""Convert arguments of torch's operations to those of operators; None if no operator accepts them.
 
-Tensors of two types come to one by casts, each a separate kernel, but where one kernel takes both
-(ops-math, the L2 code of aclnn): sums and products of float32 with a type of 16 bits.
+Tensors of two types are cast to one, each by a separate kernel, unless one kernel accepts both
+types (ops-math, the L2 code of aclnn): sums and products of float32 with a 16-bit type.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ REALS = (torch.float32, torch.float16, torch.bfloat16, torch.int32)
 FLOATS = REALS[:3]
 SELECTED = (*REALS, torch.int64, torch.int8, torch.uint8)
 MOST_SELECTED = 1 << 14
-"""Rows that a kernel selects: it has a micro-op for each, so that more take seconds to write. Of
-more the host has the values, and the time is that of as many rows in turn."""
+"""Most rows that the simulated kernel selects. It has a micro-op for each row, so a kernel for more
+would take seconds to write. For more rows the host computes the values, and the time is that of as
+many rows read in order."""
 
 
 def one(x: torch.Tensor, **_: object) -> Given | None:
@@ -47,23 +48,23 @@ def one(x: torch.Tensor, **_: object) -> Given | None:
 
 
 def gelu(x: torch.Tensor, *, approximate: str = "none") -> Given | None:
-    """The kernel has the tanh form, and does not run where the other one is computed."""
+    """gelu; the kernel computes the tanh form, so it does not run if the erf form is computed."""
     return None if _is_exact(approximate) else one(x)
 
 
 def _is_exact(approximate: str) -> bool:
-    """Whether a card computes gelu by erf, which it does on demand alone (op-plugin@517f2e7,
+    """Whether a card computes gelu by erf, which it does only on request (op-plugin@517f2e7,
     GeluOutKernelNpuOpApi.cpp)."""
     return settings.has_compatible_impl and approximate == "none"
 
 
 def flag(x: torch.Tensor) -> Given | None:
-    """A tensor of bool, as the bytes that it is."""
+    """A bool tensor, viewed as bytes."""
     return {"x": x.view(torch.uint8)} if x.dtype == torch.bool else None
 
 
 def flags(x: object, other: object) -> Given | None:
-    """Two of them."""
+    """Two bool tensors, viewed as bytes."""
     tensors = [each for each in (x, other) if isinstance(each, torch.Tensor)]
     if len(tensors) < 2 or any(each.dtype != torch.bool or not each.is_npu for each in tensors):
         return None
@@ -71,17 +72,17 @@ def flags(x: object, other: object) -> Given | None:
 
 
 def two(x: object, other: object) -> Given | None:
-    """Both of the type to which torch promotes them."""
+    """Two operands, cast to the type to which torch promotes them."""
     return _promoted(x, other, (), REALS)
 
 
 def mixed(x: object, other: object) -> Given | None:
-    """The same, but for float32 and a type of 16 bits, which one kernel takes."""
+    """:func:`two`, but float32 with a 16-bit type is not cast, since one kernel accepts both."""
     return _promoted(x, other, FLOATS, REALS)
 
 
 def quotient(x: object, other: object) -> Given | None:
-    """The same for a division: whole numbers become float32 first."""
+    """:func:`two` for a division: integers are cast to float32 first."""
     return _promoted(x, other, (), FLOATS)
 
 
@@ -91,7 +92,7 @@ def _promoted(
     mixes: tuple[torch.dtype, ...],
     known: tuple[torch.dtype, ...],
 ) -> Given | None:
-    """*x* and *other* of one type, one of *known*, or of two of *mixes*."""
+    """*x* and *other* with one type of *known*, or with two types of *mixes*."""
     if not isinstance(x, torch.Tensor) or x.dtype not in REALS:
         return None
     if isinstance(other, torch.Tensor) and other.dim() and other.dtype == x.dtype in known:
@@ -113,14 +114,14 @@ def _promoted(
 
 
 def as_type(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
-    """*x* as *dtype*, by a kernel where it is of another type; None where none casts it."""
+    """*x* as *dtype*, cast by a kernel if it has another type; None if no kernel casts it."""
     if x.dtype == dtype:
         return x
     return cast(x, dtype) if is_plain(x) and x.dtype in REALS else None
 
 
 def number(value: torch.Tensor | float | None) -> int | float | None:
-    """*value* if it is a number, or a tensor of the host that torch made of one; else None."""
+    """*value* as a number if it is one, or a host tensor that torch made of one; else None."""
     if isinstance(value, torch.Tensor):
         is_number = value.dim() == 0 and not value.is_npu
         value = value.item() if is_number else None
@@ -129,7 +130,7 @@ def number(value: torch.Tensor | float | None) -> int | float | None:
 
 
 def backward(grad_output: torch.Tensor, x: torch.Tensor, **_: object) -> Given | None:
-    """The gradient of a function of floats, and what it is a function of."""
+    """The output gradient and the saved tensor of a backward operation on floats."""
     is_known = x.dtype in FLOATS and grad_output.dtype == x.dtype
     return {"grad_output": grad_output, "x": x} if is_known else None
 
@@ -137,12 +138,12 @@ def backward(grad_output: torch.Tensor, x: torch.Tensor, **_: object) -> Given |
 def gelu_backward(
     grad_output: torch.Tensor, x: torch.Tensor, *, approximate: str = "none"
 ) -> Given | None:
-    """The same of gelu, whose kernel has the tanh form."""
+    """:func:`backward` for gelu, whose kernel computes the tanh form."""
     return None if _is_exact(approximate) else backward(grad_output, x)
 
 
 def power(x: object, exponent: object) -> Given | None:
-    """A power of floats; the operator says which exponents it takes."""
+    """A power of floats; the operator checks which exponents it accepts."""
     value = number(exponent)
     if not isinstance(x, torch.Tensor) or value is None or x.dtype not in FLOATS:
         return None
@@ -150,7 +151,7 @@ def power(x: object, exponent: object) -> Given | None:
 
 
 def bounded(x: torch.Tensor, low: object = None, high: object = None) -> Given | None:
-    """Both bounds as torch promotes them: those of whole numbers must be whole too."""
+    """clamp with one or both bounds; for integers the bounds must be integers too."""
     bounds = [number(bound) for bound in (low, high) if bound is not None]
     if x.dtype not in REALS or None in bounds:
         return None
@@ -166,13 +167,13 @@ def where(condition: torch.Tensor, x: object, other: object) -> Given | None:
 
 
 def rows(x: torch.Tensor, dim: int, is_wider: bool) -> Given | None:
-    """Along one axis; a result of float32 of another type is that of a cast before (assumed)."""
+    """An operation along one axis; a wider float32 result comes from a cast before it (assumed)."""
     wide = as_type(x, torch.float32) if is_wider else x
     return None if wide is None or wide.dtype not in FLOATS else {"x": wide, "dim": dim}
 
 
 def table(weight: torch.Tensor, indices: torch.Tensor, *_: object, **__: object) -> Given | None:
-    """What else there is is about gradients."""
+    """embedding; its other arguments only affect gradients."""
     is_known = weight.dtype in REALS and indices.dtype in (torch.int32, torch.int64)
     is_few = indices.numel() <= MOST_SELECTED
     return {"weight": weight, "indices": indices} if is_known and is_few else None

@@ -1,6 +1,6 @@
-"""`torch_npu.atb`: the operators of ATB, which are there from the beginning.
+"""`torch_npu.atb`: the operators of ATB, which are registered from the start.
 
-It answers for `torch_npu.op_plugin.atb._atb_ops` too.
+It is also `torch_npu.op_plugin.atb._atb_ops`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ __all__ = ["_register_atb_extensions"]
 
 
 def _register_atb_extensions() -> None:
-    """Nothing is left to do."""
+    """Do nothing: the operators are already registered."""
 
 
 _others = others_of("torch_npu.atb")
 
 
 def __getattr__(name: str) -> object:
-    """An operator of ATB; one that is not simulated refuses when it is called."""
+    """An operator of ATB; one that is not simulated raises an error when it is called."""
     is_there = name in names()["torch_npu.atb"] and name in FUNCTIONS
     return FUNCTIONS[name] if is_there else _others(name)

@@ -1,10 +1,10 @@
-"""Operations of torch itself that a kernel of the card computes.
+"""Operations of torch itself that are computed by a kernel of the card.
 
 Sums, functions, comparisons and the like of npu tensors run as operators of npusim, with the card's
-bits and time, where an operator takes the call. Tensors of two types are cast to one before it,
-and a view is copied first, by separate kernels (:mod:`npusim.torch.views`). In place, a kernel
-writes to the tensor itself, which must be contiguous. All other calls run on the host, as
-operations without a kernel do, and those with `out=`.
+bits and time, if an operator accepts the call. Tensors of two types are first cast to one, and a
+view is first copied, by separate kernels (:mod:`npusim.torch.views`). An in-place operation writes
+to the tensor itself, which must be contiguous. All other calls, including those with `out=`, run on
+the host like operations without a kernel.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from npusim.torch.works.training import FOREACH
 __all__ = ["kernels"]
 
 Take = Callable[..., Given | None]
-"""The arguments of an operation as the operator takes them; None where it does not."""
+"""Converts the arguments of an operation to those of the operator, or returns None if it cannot."""
 MULTIPLIED = (torch.float32, torch.float16, torch.int32)
 MOST_JOINED = 32
-"""Tensors of one ConcatD (aclnn_cat.cpp)."""
+"""Most tensors that one ConcatD joins (aclnn_cat.cpp)."""
 
 
 class CardOp(ABC):
-    """An operation of torch with an operator of npusim."""
+    """An operation of torch that an operator of npusim computes."""
 
     __slots__ = ("_again", "_host", "_name")
 
@@ -49,13 +49,13 @@ class CardOp(ABC):
         return self._host(*args, **kwargs) if found is None else self.known(found, args, kwargs)
 
     def launched(self, args: tuple[object, ...], kwargs: dict[str, object]) -> torch.Tensor | None:
-        """What :meth:`on_card` gives, by what an earlier call has found out if there was one."""
+        """The result of :meth:`on_card`; a call that was made before replays its kernels."""
         return self.on_card(*args, **kwargs) if kwargs else self._again.run(self.on_card, args)
 
     def known(
         self, found: torch.Tensor, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> object:
-        """*found*, or where shapes alone are simulated what is known of it."""
+        """*found*, or its known values where shapes alone are simulated."""
         if card.computes_values():
             return found
         decided = self._host.decided(args, kwargs)
@@ -63,11 +63,11 @@ class CardOp(ABC):
 
     @abstractmethod
     def on_card(self, *args: Any, **kwargs: Any) -> torch.Tensor | None:
-        """The result of the kernel; None where none takes the call."""
+        """The result of the kernel; None if no kernel accepts the call."""
 
 
 class KernelOp(CardOp):
-    """One whose arguments become the operator's."""
+    """An operation whose arguments map directly to those of the operator."""
 
     __slots__ = ("_take",)
 
@@ -80,7 +80,7 @@ class KernelOp(CardOp):
 
 
 def _launched(name: str, given: Given | None) -> torch.Tensor | None:
-    """What operator *name* makes of *given*, views copied first; None where it does not take it."""
+    """The result of operator *name* for *given*, views copied first; None if it rejects that."""
     if given is None:
         return None
     tensors = tensors_of(given)
@@ -101,10 +101,10 @@ def _in_rows(value: object) -> object:
 
 
 class MultipleOp(KernelOp):
-    """A sum or difference, with a factor of the second operand: one kernel for both.
+    """A sum or difference whose second operand has a factor: one kernel multiplies and adds.
 
-    Of bfloat16 there are two, and factor and product are rounded to it (aclnnAdd and aclnnSub of
-    ops-math).
+    For bfloat16 two kernels do, and factor and product are rounded to bfloat16 (aclnnAdd and
+    aclnnSub of ops-math).
     """
 
     def on_card(
@@ -124,10 +124,10 @@ class MultipleOp(KernelOp):
 
 
 class ReductionOp(CardOp):
-    """A number along one axis, along several that follow each other, or of all there is.
+    """A reduction over one axis, over several adjacent axes, or over all axes.
 
-    A type that is asked for is that of a cast first. That axes which follow each other are reduced
-    as one is assumed.
+    If the caller asks for a type, the input is cast to it first. Assumed: adjacent axes are reduced
+    as one.
     """
 
     def on_card(
@@ -156,8 +156,8 @@ class ReductionOp(CardOp):
 
 
 def _axes(x: torch.Tensor, dim: object) -> list[int]:
-    """The axes that *dim* names, in order; all of them where it names none. A number has none, and
-    neither has what names one that is not there."""
+    """The axes that *dim* names, in order; all axes if it names none. Empty for a tensor without
+    dimensions, and if *dim* is out of range."""
     if x.dim() == 0:
         return []
     dims = dim if isinstance(dim, list | tuple) else () if dim is None else (dim,)
@@ -167,14 +167,14 @@ def _axes(x: torch.Tensor, dim: object) -> list[int]:
 
 
 def _as_int64(indices: torch.Tensor) -> torch.Tensor:
-    """*indices* as torch has them, which the kernel is assumed to write itself."""
+    """*indices* as int64, as torch returns them. The kernel is assumed to write int64 itself."""
     if card.computes_values():
         return to_npu(to_host(indices).long())
     return shapes.like(torch.empty(indices.shape, dtype=torch.int64, device="meta"))
 
 
 class JoinOp(CardOp):
-    """`cat`: empty tensors are left out, others are cast to one type; of one, a copy is left."""
+    """`cat`: empty tensors are dropped, the rest are cast to one type; a single one is copied."""
 
     def on_card(self, tensors: list[torch.Tensor], dim: int = 0) -> torch.Tensor | None:
         full = [x for x in tensors if x.numel()]
@@ -202,7 +202,7 @@ def _is_one_type(tensors: list[torch.Tensor]) -> bool:
 
 
 class InPlaceOp:
-    """An operation whose result is written over the first tensor."""
+    """An in-place operation: its result overwrites the first tensor."""
 
     __slots__ = ("_host", "_kernel")
 
@@ -225,7 +225,7 @@ class InPlaceOp:
 
 
 def _is_broadcast(other: torch.Tensor, x: torch.Tensor) -> bool:
-    """Whether *other* has the shape of *x* once it is broadcast."""
+    """Whether *other* broadcasts to the shape of *x*."""
     behind = x.shape[x.dim() - other.dim() :] if other.dim() <= x.dim() else None
     return behind is not None and all(
         own in (1, size) for own, size in zip(other.shape, behind, strict=True)
@@ -233,7 +233,7 @@ def _is_broadcast(other: torch.Tensor, x: torch.Tensor) -> bool:
 
 
 class CopyOp:
-    """`clone`: a view is copied as its kernels do it."""
+    """`clone`: a view is copied by the kernels that make it contiguous."""
 
     __slots__ = ("_again", "_host")
 
@@ -252,7 +252,7 @@ class CopyOp:
 
 
 class OneHotOp:
-    """`one_hot`: of int64 zeros into which ones are scattered, else a call of the host."""
+    """`one_hot`: ones scattered into zeros for int64; other types run on the host."""
 
     __slots__ = ("_host",)
 
@@ -266,7 +266,7 @@ class OneHotOp:
 
 
 def _scattered_ones(index: torch.Tensor, num_classes: int) -> torch.Tensor:
-    """`one_hot` of int64, by the operations that torch launches for it on a card."""
+    """`one_hot` of int64, with the operations that torch launches for it on a card."""
     if num_classes == -1:
         num_classes = int(index.max().item()) + 1
     zeros = torch.zeros((*index.shape, num_classes), dtype=index.dtype, device=index.device)
@@ -294,7 +294,7 @@ def kernels() -> dict[str, Callable[..., object]]:
 
 
 def _of_lists() -> list[str]:
-    """Operations on lists of tensors, each one kernel of a card; with all their overloads."""
+    """Names, with every overload, of the operations on lists that a card runs as one kernel."""
     names = (name.removeprefix("aten::") for name in torch._C._dispatch_get_all_op_names())
     found = []
     for name in names:
@@ -338,26 +338,26 @@ _TABLE: dict[str, tuple[str, Take]] = {
     "index_select": ("index_select", arguments.selected),
     **dict.fromkeys(("fill.Scalar", "fill.Tensor", "zero"), ("fill", arguments.filled)),
 }
-"""Operation of aten -> the operator, and how its arguments become the operator's."""
+"""Operation of aten -> the operator, and the function that converts the arguments."""
 _MULTIPLES: dict[str, tuple[str, Take]] = {
     "add.Tensor": ("add", arguments.mixed),
     "sub.Tensor": ("sub", arguments.two),
 }
-"""The same with a factor of the second operand."""
+"""The same for operations whose second operand has a factor."""
 _REDUCTIONS = {
     **dict.fromkeys(("sum", "sum.dim_IntList"), "sum"),
     **dict.fromkeys(("mean", "mean.dim"), "mean"),
     **{name: name for name in ("amax", "argmax")},
 }
-"""Operation along axes -> the operator."""
+"""Reduction of aten -> the operator."""
 _WHOLE = (
     *("native_layer_norm", "native_group_norm", "mish_backward"),
     "_nnpack_spatial_convolution",
 )
-"""Operations that torch would take apart, and that are one kernel of a card."""
+"""Operations that torch would decompose, but that a card runs as one kernel."""
 _IN_PLACE = (
     *(name for name in _OF_ONE if name not in ("silu", "gelu")),
     *(f"{name}.Tensor" for name in ("add", "sub", "mul", "div")),
     *("clamp", "fill.Scalar", "fill.Tensor", "zero"),
 )
-"""Those that also write over their first tensor."""
+"""Operations of the tables above that also have an in-place form."""

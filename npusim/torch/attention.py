@@ -1,14 +1,14 @@
-"""`scaled_dot_product_attention` of npu tensors: one kernel where there is one, else its parts.
+"""`scaled_dot_product_attention` of npu tensors: one fused kernel if possible, else its parts.
 
-torch_npu calls npu_fusion_attention in layout BNSD, with gradients and without. A causal call makes
-a mask of 2048 x 2048 first, by two kernels; the caller's is turned round, since it says what is
-seen, and rows that it hides from all keys give zeros (op-plugin@517f2e7
+torch_npu calls npu_fusion_attention in layout BNSD, with and without gradients. A causal call first
+makes a mask of 2048 x 2048 with two kernels. A mask of the caller is inverted, because it marks the
+keys that are visible; rows in which it hides all keys give zeros (op-plugin@517f2e7
 ScaledDotProductAttentionKernelNpuOpApi.cpp).
 
-Here that kernel takes float16 and bfloat16, without dropout, with no mask, one of bool that is the
-same for all heads, or a causal one. All else, and all on Atlas inference, is the products and the
-softmax that torch makes of it. Assumed: a mask of fewer tokens than the call is turned round for
-each of them, but not for each head.
+The kernel here accepts float16 and bfloat16 without dropout, and with no mask, a bool mask that is
+the same for all heads, or a causal one. All other calls, and all calls on Atlas inference, run as
+the products and the softmax into which torch decomposes them. Assumed: a mask that is broadcast
+over tokens or requests is inverted at its expanded size, but not once for each head.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ __all__ = ["AUTOGRAD", "KERNELS"]
 OP = torch.ops.aten.scaled_dot_product_attention.default
 NAME = "npu_fusion_attention"
 STENCIL = 2048
-"""Rows and columns of the mask that stands for any causal one (the operator's document)."""
+"""Rows and columns of the compressed mask for causal calls of any size (the operator's document).
+"""
 LEFT_UP = 2
-"""The sparse_mode of a diagonal that begins at the first token and the first key, as torch's."""
+"""The sparse_mode of a diagonal that begins at the first token and the first key, as in torch."""
 CORRECTS_HIDDEN = 2
-"""The inner_precise with which rows that are hidden from all keys give zeros."""
+"""The inner_precise with which rows whose keys are all hidden give zeros."""
 
 
 def _attention(*args: Any, **kwargs: Any) -> torch.Tensor:
@@ -47,7 +48,7 @@ def _attention(*args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def _above(*args: Any, **kwargs: Any) -> torch.Tensor:
-    """The same where gradients are wanted: those of the kernel, or those of the parts."""
+    """The autograd kernel: the gradients are those of the fused kernel, or those of the parts."""
     tensors = tensors_of({str(place): value for place, value in enumerate(args)} | kwargs)
     if not torch.is_grad_enabled() or not any(x.requires_grad for x in tensors):
         with torch._C._AutoDispatchBelowAutograd():
@@ -74,7 +75,7 @@ def _fused(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Given | None:
-    """What the kernel is given; None where it does not take the call."""
+    """The arguments of the kernel; None if it does not accept the call."""
     tensors = query, key, value
     is_plainly_given = all(x.dim() == 4 and is_plain(x) for x in tensors)
     if is_on_host() or dropout_p != 0 or not is_plainly_given:
@@ -94,7 +95,7 @@ def _fused(
         found = next((each for each in fitting if takes(NAME, each)), None)
         if found is None:
             return None
-        # torch's mask says what is seen, the kernel's what is hidden.
+        # torch's mask marks visible keys, the kernel's mask marks hidden ones.
         return found | {"atten_mask": torch.logical_not(found["atten_mask"])}
     if not takes(NAME, given):
         return None
@@ -102,7 +103,7 @@ def _fused(
 
 
 def _masks(given: Given, mask: torch.Tensor) -> list[torch.Tensor]:
-    """*mask* in the shapes in which the kernel may take it: for all requests, and for each."""
+    """*mask* in the shapes that the kernel may accept: shared by all requests, or one for each."""
     batch, _, tokens, _ = given["query"].shape
     keys = given["key"].shape[2]
     if mask.dtype != torch.bool or not mask.is_npu or not 2 <= mask.dim() <= 4:
@@ -119,7 +120,7 @@ def _in_rows(value: object) -> object:
 
 
 def _stencil() -> torch.Tensor:
-    """The mask of all causal calls; the kernels that make it take their time for each."""
+    """The mask of all causal calls; each call takes the time of the kernels that make it."""
     if card.computes_values():
         mask = to_npu(_above_diagonal())
     else:
@@ -137,4 +138,4 @@ def _above_diagonal() -> torch.Tensor:
 KERNELS: dict[str, Callable[..., torch.Tensor]] = {"scaled_dot_product_attention": _attention}
 """Operation of aten -> its kernel for the card."""
 AUTOGRAD: dict[str, Callable[..., torch.Tensor]] = {"scaled_dot_product_attention": _above}
-"""The same before gradients are dealt with."""
+"""Operation of aten -> its autograd kernel."""

@@ -1,7 +1,7 @@
 """`torch.autocast("npu")`: which operations run in which precision.
 
-The lists are those that torch has for accelerators (pytorch, aten/src/ATen/autocast_mode.h); that
-torch_npu keeps to them is inferred. Operations that only promote are left to torch's own promotion.
+The lists are those of torch for accelerators (pytorch, aten/src/ATen/autocast_mode.h); it is
+inferred that torch_npu uses the same. Operations that only promote are left to torch's promotion.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LOWER = """
     mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot lstm_cell gru_cell
     rnn_tanh_cell rnn_relu_cell scaled_dot_product_attention
 """
-"""In the type of the autocast, float16 or bfloat16."""
+"""Operations that run in the type of the autocast, float16 or bfloat16."""
 
 SINGLE = """
     acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan
@@ -31,16 +31,16 @@ SINGLE = """
     multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss
     binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp
 """
-"""In float32."""
+"""Operations that run in float32."""
 
 SINGLE_RESULT = """
     prod prod.dim_int softmax.int log_softmax.int cumprod cumsum sum sum.dim_IntList
 """
-"""Told to give float32, unless the caller names a type."""
+"""Operations that return float32, unless the caller gives a type."""
 
 
 def _cast(value: object, dtype: torch.dtype) -> Any:
-    """*value* with npu tensors of reals, other than float64, as *dtype*."""
+    """*value* with floating-point npu tensors, other than float64, cast to *dtype*."""
     if isinstance(value, torch.Tensor):
         eligible = value.is_npu and value.is_floating_point() and value.dtype != torch.float64
         return value.to(dtype) if eligible else value
@@ -66,7 +66,7 @@ def _with_result(op: torch._ops.OpOverload) -> Callable[..., object]:
 
     def kernel(*args: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> object:
         with torch._C._ExcludeDispatchKeyGuard(_KEYS):
-            # The dispatcher fills in defaults by position where the schema lets it.
+            # The dispatcher passes defaults by position if the schema allows it.
             dtype = args[place] if len(args) > place else dtype
             if args[0].is_floating_point() and dtype is None:
                 dtype = torch.float32

@@ -1,6 +1,6 @@
-"""The device `npu`: what torch needs so that `npu:0` exists in this process.
+"""The device `npu`: the registrations by which `npu:0` exists in this process.
 
-What other parts use::
+Other modules use::
 
     from npusim.torch.relabel import to_host, to_npu    # same memory, other label, no copy
     from npusim.torch.formats import ND, NZ, get, put   # the format of a storage
@@ -13,8 +13,8 @@ An operator of the namespace `npu` is defined by its schema, its kernel and its 
         define("npu_twice(Tensor x) -> Tensor", real=twice, fake=lambda x: torch.empty_like(x))
 
 The kernel gets the npu tensors themselves, with their strides and formats, and returns npu tensors;
-`to_host(x).numpy()` is their memory. The fake gets fake tensors. Given CPU tensors, torch says what
-it says on a card: Could not run 'npu::npu_twice' with arguments from the 'CPU' backend.
+`to_host(x).numpy()` is their memory. The fake gets fake tensors. For CPU tensors torch raises the
+same error as on a card: Could not run 'npu::npu_twice' with arguments from the 'CPU' backend.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _libraries: list[torch.library.Library] = []
 
 
 class Define(Protocol):
-    """Defines the operator of *schema*, which begins with its name, in the namespace `npu`."""
+    """Defines the operator of *schema*, which starts with its name, in the namespace `npu`."""
 
     def __call__(
         self, schema: str, *, real: Callable[..., object], fake: Callable[..., object]
@@ -60,7 +60,7 @@ class Define(Protocol):
 
 
 def register() -> None:
-    """Make the device. Raises RuntimeError where another backend has the place."""
+    """Register the device. Raises RuntimeError if another backend is already PrivateUse1."""
     taken = torch._C._get_privateuse1_backend_name()
     if taken != "privateuseone":
         raise RuntimeError(
@@ -86,7 +86,7 @@ def define(schema: str, *, real: Callable[..., object], fake: Callable[..., obje
 
 @on_host
 def check() -> None:
-    """Try what everything rests on. Raises RuntimeError where this torch does not do it."""
+    """Test the features of torch that this backend needs. Raises RuntimeError if one is missing."""
     row = torch.arange(6.0).npu()
     column = row.view(2, 3).t()
     base = torch.nn.Parameter(torch.empty(1, device="npu"), requires_grad=False)
@@ -123,7 +123,7 @@ def _register_kernels() -> None:
     for name, kernel in above.items():
         library.impl(name, kernel, "AutogradPrivateUse1")
     with warnings.catch_warnings():
-        # Torch warns that this operation has a kernel for every device, which is the reason.
+        # torch warns that this operation has a kernel for every device, which is intended.
         warnings.filterwarnings("ignore", "Warning only once for all operators", UserWarning)
         for key in ("CPU", KEY):
             library.impl("_has_compatible_shallow_copy_type", _is_exchangeable, key)
@@ -132,24 +132,24 @@ def _register_kernels() -> None:
     for name, kernel in autocast.KERNELS.items():
         library.impl(name, kernel, "AutocastPrivateUse1")
     for bit in ("Conjugate", "Negative"):
-        # Torch's own fallbacks would clone the source, which copies, which clones it again.
+        # torch's fallbacks would clone the source, which copies, which clones it again.
         library.impl("_copy_from", torch.library.fallthrough_kernel, bit)
 
 
 def _is_exchangeable(self: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether `self.data = other` works: of the card and of the host, as torch_npu registers it."""
+    """Whether `self.data = other` works: for tensors on card and host, as in torch_npu."""
     both = (self, other)
     is_dense = all(x.layout is torch.strided and x.device.type in ("cpu", "npu") for x in both)
     return is_dense and not any(x.is_mkldnn or x.is_quantized for x in both)
 
 
 def _full(namespace: str, name: str) -> str:
-    """What torch calls the operation *name*, whose overload may go without saying."""
+    """The full name of the operation *name* in torch; the overload may be omitted."""
     return f"{namespace}.{name}" if "." in name else f"{namespace}.{name}.default"
 
 
 def _functions() -> list[tuple[str, HostOp]]:
-    """Functional operations that torch would else split into an allocation and an `out=` call."""
+    """Functional operations that torch would otherwise split into an allocation and an `out=`."""
     found = []
     for full in torch._C._dispatch_get_registrations_for_dispatch_key(
         "CompositeExplicitAutogradNonFunctional"
@@ -165,10 +165,10 @@ def _functions() -> list[tuple[str, HostOp]]:
 
 
 def _patch_torch() -> None:
-    """Replace what torch does in C++ for backends in C++ only."""
+    """Replace the functions that torch implements only for backends in C++."""
     torch.UntypedStorage.__new__ = staticmethod(new_storage)
     torch.Generator = npu.Generator
-    # What torch_npu says where it does not find CANN.
+    # The value that torch_npu sets if it does not find CANN.
     torch.version.cann = "not known"
     torch._tensor_str._str = shapes.printed(on_host(torch._tensor_str._str))
     torch._TorchCompileInductorWrapper.__call__ = _refuse_inductor
@@ -184,7 +184,7 @@ COMPILERS = ("npu", "npugraph_ex")
 
 
 def _by_name(self: object, backend: object, *args: object, **kwargs: object) -> None:
-    """`torch.compile(model, backend="npugraph_ex")`, whose module takes long to load."""
+    """`torch.compile(model, backend="npugraph_ex")`; its module is slow to import."""
     if backend in COMPILERS:
         from npusim.torch.torchair.npugraph_ex import compile_fx as backend
 
@@ -197,7 +197,7 @@ _inductor = torch._TorchCompileInductorWrapper.__call__
 def _refuse_inductor(
     self: object, model: object, inputs: Sequence[object], **kwargs: object
 ) -> object:
-    """Torch's default compiler writes code for no card, and would fail deep inside."""
+    """Raise an error: torch's default compiler supports no card, and would fail deep inside."""
     if any(isinstance(given, torch.Tensor) and given.is_npu for given in inputs):
         raise RuntimeError(
             "torch.compile: the backend for tensors on npu must be torchair's, not inductor; "

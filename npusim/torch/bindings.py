@@ -1,4 +1,4 @@
-"""`torch_npu._C`, which scripts reach into for what has no public name."""
+"""`torch_npu._C`, which scripts use for functions without a public name."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _npu_setOption = settings.set_option  # noqa: N816
 
 
 def _npu_getOption(name: str) -> bytes | None:  # noqa: N802
-    """What `set_option` has set *name* to; None where nothing has."""
+    """The value of option *name* set by `set_option`, or None."""
     found = settings.settings.options.get(name)
     return None if found is None else str(found).encode()
 
 
 def _weak_ref_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory, which this keeps alive, as that of a card does not."""
+    """A tensor over the same memory. Unlike on a card, it keeps the memory alive."""
     return tensor.detach()
 
 

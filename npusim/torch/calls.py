@@ -1,6 +1,6 @@
-"""Operations of torch as its dispatcher hands them to the card, recorded while asked for.
+"""Record the operations of torch that its dispatcher passes to the card.
 
-Those that torch takes apart before, such as `aten::linear`, appear as what they become.
+An operation that torch decomposes earlier, such as `aten::linear`, appears as its parts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Call", "Calls", "noted"]
 INNER = tuple(
     f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], Path(str(torch.__file__)).parent)
 )
-"""Where the files lie whose frames a call stack leaves out."""
+"""Folders of files whose frames are left out of call stacks."""
 
 
 @dataclass(slots=True)
@@ -28,29 +28,29 @@ class Call:
     """One operation: `aten.add.Tensor` of tensors."""
 
     operator: str
-    """By the name that torch's dispatcher has for it."""
+    """Its name in torch's dispatcher."""
     began_us: float
     """Simulated time when it was called."""
     first: int
     """The number of events that were recorded before."""
     inputs: tuple[torch.Size, ...] = ()
-    """Shapes of its tensors."""
+    """The shapes of its tensors."""
     dtypes: tuple[str, ...] = ()
     stack: tuple[str, ...] = ()
-    """Where it was called, the innermost frame first."""
+    """The stack from which it was called, innermost frame first."""
     after: int = 0
     """The number of events that had been recorded when it returned."""
 
     @property
     def name(self) -> str:
-        """The name that profilers show: `aten::add`."""
+        """The name in profilers: `aten::add`."""
         namespace, packet = self.operator.split(".")[:2]
         return f"{namespace}::{packet}"
 
 
 @dataclass(eq=False)
 class Calls:
-    """What was called, in order, next to the events that the clock records."""
+    """The recorded calls, in order, and the events of the clock."""
 
     events: list[Event] = field(default_factory=list)
     has_shapes: bool = False
@@ -59,19 +59,20 @@ class Calls:
     _is_inside: bool = False
 
     def start(self) -> None:
-        """Keep calls from here on, and events."""
+        """Start recording calls and events."""
         clock.tell(self.events)
         _keepers.append(self)
 
     def stop(self) -> None:
-        """Keep no more."""
+        """Stop recording."""
         clock.stop(self.events)
         _keepers[:] = [other for other in _keepers if other is not self]
 
     def enter(
         self, operator: str, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Call | None:
-        """A call of *operator* begins; None within another, which is how that one is written."""
+        """Record that a call of *operator* begins. Returns None inside another call, which it is
+        part of."""
         if self._is_inside:
             return None
         tensors = list(_tensors((*args, *kwargs.values()))) if self.has_shapes else []
@@ -86,17 +87,17 @@ class Calls:
         return call
 
     def leave(self, call: Call) -> None:
-        """*call* has returned, or failed."""
+        """Record that *call* has returned or failed."""
         call.after = len(self.events)
         self._is_inside = False
 
 
 _keepers: list[Calls] = []
-"""Those that keep calls as they happen."""
+"""The active recorders of calls."""
 
 
 def noted(operator: str | None, run: Callable[..., object]) -> Callable[..., object]:
-    """*run*, recorded as *operator* while calls are; None: as the operation it is given."""
+    """Wrap *run* to record its calls as *operator*, or if None as the operation passed to it."""
 
     def call(*args: object, **kwargs: object) -> object:
         if not _keepers or clock.is_paused:
@@ -114,7 +115,7 @@ def noted(operator: str | None, run: Callable[..., object]) -> Callable[..., obj
 
 
 def _tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
-    """The tensors among *values*, also in lists."""
+    """The tensors among *values*, including those in lists."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
@@ -123,7 +124,7 @@ def _tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
 
 
 def _stack() -> tuple[str, ...]:
-    """Frames of the script that runs, the innermost first, as the vendor's profiler writes them."""
+    """The frames of the running script, innermost first, in the format of the vendor's profiler."""
     found, frame = [], inspect.currentframe()
     while frame is not None:
         code = frame.f_code

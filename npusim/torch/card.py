@@ -1,8 +1,8 @@
-"""The one card of this process: which chip it is, and kernels run on it.
+"""The simulated card of this process: which chip it is, and how kernels run on it.
 
 ::
 
-    run = card.run("npu_quantize", x, scales, None, dtype="qint8")   # npusim.run, and time passes
+    run = card.run("npu_quantize", x, scales, None, dtype="qint8")   # npusim.run, on the clock
     card.spec().series                                               # "Atlas A2"
 """
 
@@ -43,20 +43,20 @@ __all__ = [
 
 
 class Said(NamedTuple):
-    """What a call says of the launch that it becomes."""
+    """The key of a launch: calls with equal keys run the same kernel."""
 
     shapes: Hashable
-    """Of its arguments, and types, strides and attributes."""
+    """Shapes, types and strides of the arguments, and the attributes."""
     values: tuple[bytes, ...] = ()
-    """Of those on which the operator's kernel depends."""
+    """Values of the arguments whose values the operator's kernel depends on."""
 
 
 COLD = Found()
-"""Nothing of the inputs is in the L2, nor of the kernel in the instruction caches."""
+"""Cold caches: the L2 holds none of the inputs, the instruction caches nothing of the kernel."""
 
 _inserted: list[tuple[DeviceSpec, bytes, bool, Card | None, int]] = []
-"""The card, by what its kernels are found, whether they compute values, what its caches hold if
-that passes from launch to launch, and the bytes that tensors may take."""
+"""The card, the key under which its kernels are cached, whether they compute values, the state of
+its caches if that is carried from launch to launch, and the bytes available to tensors."""
 
 
 def insert(
@@ -66,11 +66,11 @@ def insert(
     carried: bool = False,
     memory_bytes: int | None = None,
 ) -> None:
-    """Make *device* the card, as it is now; a later one takes the place of an earlier one.
+    """Make *device*, in its current state, the card; this replaces any earlier card.
 
-    Without *values* its tensors have shapes alone, and its kernels take their time alone. What its
-    caches hold passes from launch to launch if it is *carried*. Its tensors may take *memory_bytes*
-    or, without them, what it has.
+    Without *values*, tensors have only shapes and kernels only take time. If *carried*, the
+    contents of the caches carry over from launch to launch. Tensors may use *memory_bytes*, by
+    default the capacity of the chip's memory.
     """
     caches = Card(device) if carried else None
     _numbers[0] += 1
@@ -79,12 +79,12 @@ def insert(
 
 
 def memory_bytes() -> int:
-    """What tensors may take: what the chip has, or several of them that a plan is for."""
+    """The memory available to tensors: that of the chip, or of all the chips of a plan."""
     return _inserted[0][4] if _inserted else spec().gm.capacity_bytes
 
 
 def number() -> int:
-    """Which card it is: another one for each that was inserted."""
+    """The serial number of the card; each :func:`insert` gives a new one."""
     return _numbers[0]
 
 
@@ -92,17 +92,17 @@ _numbers = [0]
 
 
 def caches() -> Card | None:
-    """The card whose caches pass from launch to launch; None where each launch finds nothing."""
+    """The card with its cache state if that is carried over; None if each launch starts cold."""
     return _inserted[0][3] if _inserted else None
 
 
 def computes_values() -> bool:
-    """Whether kernels compute values, and tensors on npu have them."""
+    """Whether kernels compute values and tensors on npu hold them."""
     return not _inserted or _inserted[0][2]
 
 
 def spec() -> DeviceSpec:
-    """The chip. Raises RuntimeError where none is simulated."""
+    """The specification of the chip. Raises RuntimeError if no card is simulated."""
     if not _inserted:
         raise RuntimeError(
             "npusim.torch: a card must be simulated before it is asked for, but none is; "
@@ -112,16 +112,16 @@ def spec() -> DeviceSpec:
 
 
 def name() -> str:
-    """What `torch.npu.get_device_name()` says, for example Ascend910B2."""
+    """The name that `torch.npu.get_device_name()` returns, for example Ascend910B2."""
     chip = spec()
     return next((alias for alias in chip.aliases if alias.startswith("Ascend")), chip.name)
 
 
 def run(op: str | SourceLaunch, *args: object, again_by: Hashable = None, **kwargs: Any) -> Result:
-    """`npusim.run` on the card; the clock moves on by its time.
+    """`npusim.run` on the card; advances the clock.
 
-    The launch is found :func:`again` by the key *again_by*, which says all that *args* and *kwargs*
-    do but for the values of tensors.
+    :func:`again` finds the launch by the key *again_by*, which must cover everything in *args* and
+    *kwargs* except the values of tensors.
     """
     if (on := caches()) is not None:
         done = on.run(op, *args, values=computes_values(), **kwargs)
@@ -137,10 +137,10 @@ def run(op: str | SourceLaunch, *args: object, again_by: Hashable = None, **kwar
 
 
 def again(key: Hashable) -> Result | None:
-    """A launch of shapes alone that was made before, by the *key* given to :func:`run`.
+    """Repeat an earlier launch of shapes alone, by the *key* given to :func:`run`.
 
-    The clock moves on. None where there was none, and where kernels compute values or find what
-    others have left.
+    Advances the clock. Returns None if there is no such launch, if kernels compute values, or if
+    the contents of the caches are carried over.
     """
     if computes_values() or caches() is not None:
         return None
@@ -151,9 +151,9 @@ def again(key: Hashable) -> Result | None:
 
 
 def play(work: Work) -> None:
-    """Run a kernel of which the time alone is known; the clock moves on.
+    """Run a kernel for its time alone; advances the clock.
 
-    With carried caches its operands are memory of their own, of which the L2 holds nothing.
+    With carried caches, its operands count as separate memory that is not in the L2.
     """
     operator = operator_of(work.kernel)
     if (on := caches()) is not None:
@@ -169,7 +169,7 @@ def play(work: Work) -> None:
 
 
 def play_as(kernel: str | None, op: str, arguments: Mapping[str, Any]) -> None:
-    """Run operator *op* for its time alone, as that of *kernel* if given; the clock moves on."""
+    """Run operator *op* for its time alone, recorded as *kernel* if given; advances the clock."""
     if (on := caches()) is not None:
         clock.kernel(on.run(op, values=False, **arguments), kernel)
         return
@@ -187,27 +187,28 @@ def _nbytes(done: Result) -> int:
 
 
 def found() -> Found:
-    """What the next launch finds on the card."""
+    """The state of the caches that the next launch finds."""
     return COLD
 
 
 def known(key: Hashable, find: Callable[[], bool]) -> bool:
-    """What *find* says of the card, asked once for each *key*."""
+    """The result of *find* for this card, computed once for each *key*."""
     found: bool = CACHE.get((key, _inserted[0][1]), find, lambda _: 0)
     return found
 
 
 def is_repeatable() -> bool:
-    """Whether a launch of the same shapes differs from an earlier one in nothing but values."""
+    """Whether launches with the same shapes differ only in values."""
     return bool(_inserted) and _inserted[0][2] and _inserted[0][3] is None
 
 
 def prepared_again(op: str, key: Said, arguments: Mapping[str, object]) -> Prepared | None:
-    """What calls of an operator have in common that may have run on the card before.
+    """The prepared form that calls of *op* with this *key* share; made by the first of them.
 
-    *key* is all that *arguments* say but for values on which the kernel does not depend. None where
-    the call cannot be prepared, and where kernels find what others have left. What the kernel of
-    the first values does is checked; that of others differs in where it goes.
+    *key* covers everything in *arguments* except values on which the kernel does not depend.
+    Returns None if the call cannot be prepared, or if the contents of the caches are carried over.
+    The kernel for the first values is checked. Kernels for other values differ only in addresses
+    and are not checked again.
     """
     if not is_repeatable():
         return None

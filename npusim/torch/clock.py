@@ -1,13 +1,14 @@
-"""Simulated time: one clock a process, which kernels of the card move.
+"""Simulated time: one clock for each process, advanced by the kernels of the card.
 
-The host takes no time, or :attr:`Clock.launch_us` for each launch: then it has a clock of its own,
-and the card stands still where the host has not launched the next kernel yet. A host that waits for
-the card, as for a number in a tensor, goes on when the card has done all.
+The host takes no time by default. If :attr:`Clock.launch_us` is set, each launch takes that much
+host time: the host then has a separate clock, and the card idles until the host has launched the
+next kernel. When the host waits for the card, for example to read a scalar, it continues once the
+card has finished all its work.
 
-Operators of the card take the time of :attr:`npusim.Run.time_us`, one after the other. Operations
-of torch for which npusim has no kernel run on the host in no time. Those that a card would run as a
-kernel are counted by name, each as one, though a card may launch several: no sum of times is given
-without what is missing from it.
+Operators of the card take :attr:`npusim.Run.time_us`, one after the other. Operations of torch for
+which npusim has no kernel run on the host in zero time. Those that a card would run as a kernel are
+counted by name, each as one kernel, although a card may launch several. Every sum of times is
+reported together with what is missing from it.
 """
 
 from __future__ import annotations
@@ -26,32 +27,32 @@ from npusim.run.result import Result
 __all__ = ["Clock", "Event", "Keeper", "clock", "launched_by"]
 
 MOST_KINDS = 4
-"""Of so many kinds of kernel a summary says how far to trust their times."""
+"""The number of kinds of kernel whose accuracy a summary lists one by one."""
 
 
 class Event(NamedTuple):
-    """A kernel on the card, or a host operation that is not simulated."""
+    """A kernel on the card, or an operation that runs on the host and is not simulated."""
 
     name: str
     start_us: float
     time_us: float
-    """0 for what is not simulated."""
+    """0 if it is not simulated."""
     launch_us: float = 0.0
-    """How much of it is the cost of starting and ending the kernel."""
+    """The part of the time that launching and completing the kernel takes."""
     run: Result | None = None
-    """The kernel's run; None for what is not simulated."""
+    """The kernel's run; None if it is not simulated."""
     graph: str | None = None
     """The compiled graph that it was part of."""
     operator: str = ""
-    """The operation of torch that launched it, as torch's dispatcher calls it."""
+    """The operation of torch that launched it, by its name in torch's dispatcher."""
     module: str = ""
-    """The module of torch in whose forward it was, while a recording says so; else nothing."""
+    """The torch module whose forward launched it, if a recording tracks modules; else empty."""
     stream: int = 0
     """The stream that it was launched on."""
     is_kernel: bool = True
     """Whether a card would run it as a kernel."""
     communicates: str = ""
-    """What cards exchange, if that is what it does: type and shape."""
+    """For a collective or a message: type and shape of the data that the cards exchange."""
 
     @property
     def is_simulated(self) -> bool:
@@ -59,7 +60,7 @@ class Event(NamedTuple):
 
 
 class Keeper(Protocol):
-    """Whoever is given events as they happen, such as a list."""
+    """Receives events as they happen, for example a list."""
 
     def append(self, event: Event, /) -> object:
         """Take *event*."""
@@ -67,35 +68,36 @@ class Keeper(Protocol):
 
 @dataclass(eq=False)
 class Clock:
-    """What the card has done so far, and when.
+    """The current simulated time, and counts of the work done so far.
 
-    Events are stored only while somebody records, so that a long script does not grow.
+    Events are stored only while a recording is active, so a long script does not use more and more
+    memory.
     """
 
     now_us: float = 0.0
     launch_us: float = 0.0
-    """The host's time for a launch; 0 of a host that is always ahead of the card."""
+    """The host's time for a launch; 0 for a host that is always ahead of the card."""
     host_us: float = 0.0
-    """When the host will have launched all that it has launched so far."""
+    """The time of the host's clock: when it has finished its launches so far."""
     launches: int = 0
     """Kernels launched; a compiled graph counts once."""
     kernels: int = 0
     """Kernels run."""
     not_timed: Counter[str] = field(default_factory=Counter)
-    """Operation that a card would run as a kernel -> how often it ran on the host."""
+    """Operation that a card would run as a kernel -> how many times it ran on the host."""
     _times_us: dict[tuple[Kind, bool], float] = field(default_factory=dict)
-    """Kind of kernel, and whether its kernels are short -> the time of all, launches included."""
+    """Kind of kernel, and whether its kernels are short -> their total time, launches included."""
     operator: str = ""
-    """The operation of torch that is at work; nothing outside all."""
+    """The operation of torch that is running; empty outside of operations."""
     module: str = ""
-    """The module of torch that is at work, as the recording says."""
+    """The torch module whose forward is running, according to the recording."""
     stream: int = 0
     """The number of the current stream."""
     _recordings: list[Keeper] = field(default_factory=list)
     _graph: str | None = None
     _paid_us: float | None = None
     is_paused: bool = False
-    """Whether what runs counts for nothing, as while a graph is captured."""
+    """Whether work is ignored, for example while a graph is captured."""
 
     @property
     def is_in_graph(self) -> bool:
@@ -104,13 +106,14 @@ class Clock:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether somebody listens to events."""
+        """Whether a recording is active."""
         return bool(self._recordings)
 
     def kernel(self, run: Result, name: str | None = None) -> None:
-        """Move on by the time of *run*, kernel by kernel; *name* is that of the run's own kernel.
+        """Advance by the time of *run*, kernel by kernel; *name* is the name of its main kernel.
 
-        In a graph the launch is paid once: a later kernel pays only what its own costs more.
+        A graph pays for one launch: a later kernel adds launch time only if its launch costs more
+        than what the graph has paid so far, and then only the difference.
         """
         if self.is_paused:
             return
@@ -143,7 +146,7 @@ class Clock:
                 kept.append(event)
 
     def communicate(self, name: str, start_us: float, time_us: float, what: str) -> None:
-        """A collective or a message; who needs its result waits until it has ended."""
+        """Record a collective or a message. Whoever needs its result waits until its end."""
         if self.is_paused:
             return
         self.kernels += 1
@@ -156,23 +159,23 @@ class Clock:
             kept.append(event)
 
     def wait_until(self, end_us: float) -> None:
-        """Nothing is launched before *end_us*."""
+        """Launch nothing before *end_us*."""
         if not self.is_paused:
             self.now_us = max(self.now_us, end_us)
 
     def _launch(self) -> None:
-        """The host launches something, before which the card cannot begin it."""
+        """Advance the host by one launch; the card cannot start the kernel before that."""
         if self.launch_us:
             self.host_us += self.launch_us
             self.now_us = max(self.now_us, self.host_us)
 
     def wait(self) -> None:
-        """The host waits until the card has done all."""
+        """Let the host wait until the card has finished all its work."""
         self.host_us = max(self.host_us, self.now_us)
 
     @contextmanager
     def apart(self) -> Iterator[list[Event]]:
-        """Kernels that are part of another one: the list has their events, and no time passes."""
+        """Collect the events of kernels that are part of another one. The clock does not move."""
         state, events = {**vars(self)}, list[Event]()
         self._recordings, self.not_timed = [events], Counter()
         self._times_us, self._graph, self._paid_us, self.launch_us = {}, None, None, 0.0
@@ -182,8 +185,9 @@ class Clock:
             vars(self).update(state)
 
     def host(self, name: str, is_kernel: bool = True) -> None:
-        """A host operation, whose own time is not simulated; *is_kernel* says of a card's, which is
-        launched.
+        """Record an operation that runs on the host, whose time is not simulated.
+
+        *is_kernel*: a card would run it as a kernel, so the host launches it.
         """
         if self.is_paused:
             return
@@ -200,7 +204,7 @@ class Clock:
 
     @contextmanager
     def graph(self, name: str) -> Iterator[None]:
-        """Run what is inside as one launch; a graph within a graph belongs to the outer one."""
+        """Count the work inside as one launch; an inner graph is part of the outer one."""
         if self._graph is not None:
             yield
             return
@@ -215,7 +219,7 @@ class Clock:
             self._graph = self._paid_us = None
 
     def summary(self) -> str:
-        """What has passed, and how much of it is timed, in one line."""
+        """One line: simulated time, number of launches, and the share of the kernels timed."""
         launches = counted(self.launches, "launch", "launches")
         covered = coverage(self.kernels, self.not_timed)
         return f"{self.now_us:.2f} us simulated in {launches}; {covered}"
@@ -225,11 +229,11 @@ class Clock:
         self._times_us[key] = self._times_us.get(key, 0.0) + time_us
 
     def accuracy(self) -> list[str]:
-        """How far to trust the times: a line for each of the kinds of kernel that took most time.
+        """The expected error of the times: one line for each kind of kernel that took most time.
 
-        The kernels of a kind that take 10 us and more are counted apart from shorter ones. Where
-        there are more kinds than MOST_KINDS, a last line sums up the others, and says what share
-        of the time is in kinds of which some kernel was measured.
+        Kernels of a kind that take 10 us or more are counted separately from shorter ones. If there
+        are more than MOST_KINDS kinds, a last line gives the time of the others, and the share of
+        all time that is in kinds with measured kernels.
         """
         ranked = sorted(self._times_us.items(), key=lambda item: (-item[1], item[0]))
         known = {key: _known(*key) for key in self._times_us}
@@ -247,17 +251,17 @@ class Clock:
         return lines
 
     def record(self) -> list[Event]:
-        """Start to keep events; they appear in the list until it is given to :meth:`stop`."""
+        """Record events: they are appended to the list until it is passed to :meth:`stop`."""
         kept: list[Event] = []
         self.tell(kept)
         return kept
 
     def tell(self, keeper: Keeper) -> None:
-        """Give events to *keeper* as they happen, until :meth:`stop`."""
+        """Append events to *keeper* as they happen, until :meth:`stop`."""
         self._recordings.append(keeper)
 
     def stop(self, kept: Keeper) -> None:
-        """Give no more events to *kept*."""
+        """Append no more events to *kept*."""
         self._recordings = [other for other in self._recordings if other is not kept]
 
 
@@ -266,7 +270,7 @@ clock = Clock()
 
 
 def launched_by(operator: str, call: Callable[..., object]) -> Callable[..., object]:
-    """*call*, whose kernels are those of *operator* of torch, also where it calls others."""
+    """Wrap *call*: its kernels are attributed to torch's *operator*, even if it calls others."""
 
     def run(*args: object, **kwargs: object) -> object:
         outer = clock.operator
@@ -280,5 +284,5 @@ def launched_by(operator: str, call: Callable[..., object]) -> Callable[..., obj
 
 
 def _known(kind: Kind, is_short: bool) -> Accuracy:
-    """What is known of kernels of *kind*: of those below SHORT_US, or of those above."""
+    """The accuracy of kernels of *kind*: of those shorter than SHORT_US, or of the others."""
     return accuracy_of(kind, 0.0 if is_short else SHORT_US)

@@ -1,8 +1,8 @@
-"""Distances between rows and their gradients as a card's kernels find them, on tensors of the host.
+"""Distances between rows and their gradients as a card's kernels compute them, on host tensors.
 
-Cdist takes differences, where torch may multiply rows and lose small distances. CdistGrad computes
-in float32, and of the largest distance each column has a gradient whose difference is not below the
-distance as it was rounded; torch wants them equal (CANN 8.1.RC1, cdist.py and cdist_grad.py).
+Cdist computes differences, while torch may multiply rows and lose small distances. CdistGrad
+computes in float32. For the maximum norm, each column gets a gradient whose difference is not below
+the rounded distance; torch requires equality (CANN 8.1.RC1, cdist.py and cdist_grad.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 __all__ = ["KERNELS", "backward"]
 
 WITHOUT_PRODUCT = 2
-"""The `compute_mode` of torch that takes differences, be there many rows or few."""
+"""The `compute_mode` of torch that computes differences for any number of rows."""
 
 
 def _forward(
@@ -43,4 +43,4 @@ def backward(
 
 
 KERNELS = {"cdist": _forward}
-"""Operation of aten -> what it is on the card, before gradients are dealt with and after."""
+"""Operation of aten -> its kernel on the card, registered both above and below autograd."""

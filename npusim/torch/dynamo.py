@@ -1,4 +1,4 @@
-"""`torch_npu.dynamo`, which brings torchair along."""
+"""`torch_npu.dynamo`, which contains torchair."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors in two parts: the first line as a user of a card would see it, then what to do."""
+"""Errors in two parts: the first line as on a card, then what to do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["as_on_card", "device_number", "invalid_device", "mixed_devices", "no
 
 
 def invalid_device(device: object) -> RuntimeError:
-    """A device beyond those there are, as the runtime reports it (code 107001)."""
+    """The error for a device that does not exist, as reported by the runtime (code 107001)."""
     own = f"npu:{numbering.current()}"
     return RuntimeError(
         "NPU function error: aclrtSetDevice, error code is 107001\n"
@@ -20,7 +20,7 @@ def invalid_device(device: object) -> RuntimeError:
 
 
 def device_number(device: object) -> int:
-    """The number of *device*: None, a number, or what `torch.device` takes.
+    """The number of *device*: None, a number, or an argument of `torch.device`.
 
     Only the card of this process exists.
     """
@@ -42,7 +42,7 @@ def device_number(device: object) -> int:
 
 
 def mixed_devices(op: str) -> RuntimeError:
-    """Tensors of the host and of the card in one operation."""
+    """The error for tensors on the host and on the card in one operation."""
     return RuntimeError(
         "Expected all tensors to be on the same device, but found at least two devices, "
         f"npu:0 and cpu!\n{op}: its tensors must all be on npu:0, not on the host too; "
@@ -53,12 +53,12 @@ def mixed_devices(op: str) -> RuntimeError:
 def not_modelled(
     who: str, what: str, remedy: str = "move its tensors with .cpu()"
 ) -> NotImplementedError:
-    """Something that a card does and npusim does not."""
+    """The error for something that a card supports and npusim does not."""
     return NotImplementedError(f"npusim.torch: {who} must not {what}; {remedy}")
 
 
 def as_on_card(error: OpError, op: str, acl: str) -> OpError:
-    """The same error after the line that it begins with on a card."""
+    """*error* with the first line that it has on a card."""
     code = error.code
     first = f"{op}: NPU function error: call {acl} failed, error code is {code.value}"
     if code is Code.AICORE_EXCEPTION:

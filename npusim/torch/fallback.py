@@ -1,11 +1,12 @@
-"""Plain torch operations on npu tensors: run by torch's CPU kernels on the same memory.
+"""The boxed fallback: operations without a simulated kernel run on torch's CPU kernels.
 
 One boxed fallback serves every operation that has no kernel for the card. It relabels the npu
-arguments as CPU tensors, runs the operation, and relabels what is new among the results; a result
-that is an argument (in place, `out=`) is the caller's own tensor again.
+arguments as CPU tensors over the same memory, runs the operation, and relabels the new tensors
+among the results. If a result is one of the arguments (in place, `out=`), the caller's own tensor
+is returned.
 
-What a card would run as a kernel is counted by name as not timed. Views, allocations and what only
-asks about a tensor are no kernels, and neither is what torch computes to print one.
+An operation that a card would run as a kernel is counted by name as not timed. Views, allocations
+and queries are not kernels. Operations that torch runs to print a tensor are not counted either.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ CPU_INDICES = frozenset(
     f"aten::{name}"
     for name in ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index")
 )
-"""Operations that take indices from the host next to npu tensors."""
+"""Operations that accept indices on the host together with npu tensors."""
 
 WITH_HOST = frozenset(
     f"aten::_foreach_{name}" for name in ("copy_", "addcdiv", "addcdiv_", "addcmul", "addcmul_")
 )
-"""Operations on lists, of whose tensors some may lie on the host: torch takes them one by one, and
-a tensor of factors is one of the host."""
+"""Operations on lists in which some tensors may be on the host: torch processes the list one tensor
+at a time, and a tensor of factors is on the host."""
 
 NO_KERNELS = frozenset(
     f"aten::{name}"
@@ -50,22 +51,25 @@ NO_KERNELS = frozenset(
         *("empty_like", "new_empty", "new_empty_strided", "set_", "resize_as_"),
     )
 )
-"""Operations that move nothing on the card: they allocate, ask, or fetch a number."""
+"""Operations that launch no kernel: they allocate, query a tensor, or read back a scalar."""
 
 FILLS = frozenset(f"aten::{name}_" for name in ("fill", "zero", "random", "arange"))
-"""Operations in place that leave nothing of what was there."""
+"""In-place operations that overwrite every element of their tensor."""
 UNKNOWN = object()
-"""In place of a result that depends on values which are not known."""
+"""Returned instead of a result that depends on unknown values."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _on_host: list[str] = []
-"""Why operations are to run on the host, while they are."""
+"""The functions under :func:`on_host` that are running, innermost last; usually none."""
 
 
 def on_host(function: Callable[P, R]) -> Callable[P, R]:
-    """*function*, whose operations on npu tensors take no time: torch prints tensors with them."""
+    """Wrap *function* so that its operations on npu tensors run on the host and take no time.
+
+    torch's functions for printing tensors are wrapped this way.
+    """
 
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -79,12 +83,12 @@ def on_host(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def is_on_host() -> bool:
-    """Whether all operations are to run on the host just now."""
+    """Whether a function wrapped by :func:`on_host` is running."""
     return bool(_on_host)
 
 
 class _Lent:
-    """An npu tensor lent to the host as *alias*, and how the alias lay when it was lent."""
+    """An npu tensor, its CPU *alias*, and the alias's geometry and address before the call."""
 
     __slots__ = ("alias", "lay", "npu")
 
@@ -97,7 +101,7 @@ def _lay(tensor: torch.Tensor) -> tuple[object, ...]:
 
 
 class HostOp:
-    """One torch operation, and how to run it on the host for npu tensors."""
+    """One torch operation and the function that runs it on the host for npu tensors."""
 
     __slots__ = (
         "is_kernel",
@@ -120,7 +124,7 @@ class HostOp:
             for place, argument in enumerate(schema.arguments)
             if isinstance(argument.type, torch.TensorType) and not argument.kwarg_only
         )
-        """Places of arguments that are tensors."""
+        """Positions of the positional tensor arguments."""
         self.is_mutable = schema.is_mutable
         self.mixes = schema.name in CPU_INDICES
         self.takes_host = schema.name in WITH_HOST
@@ -134,7 +138,7 @@ class HostOp:
         call, found = self._computed(args, kwargs)
         if self.op is torch.ops.aten._local_scalar_dense.default:
             clock.wait()
-        # After it has run: `out=` may have been empty before.
+        # Checked after the run, because a tensor passed as `out=` may have been empty before it.
         is_work = self.is_kernel and not _on_host and (call.has_work or _has_elements(found))
         self._passed(args, kwargs, found, is_work)
         return found
@@ -142,7 +146,7 @@ class HostOp:
     def _computed(
         self, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> tuple[_Call, object]:
-        """The call and what it gives, by the values of its tensors."""
+        """Run the operation on values; return the call and its result."""
         # A call's state is a plain object: closures that refer to themselves would keep every
         # tensor alive until the garbage collector runs.
         call = _Call(self)
@@ -154,8 +158,8 @@ class HostOp:
             raise mixed_devices(self.name)
         run = self.run
         if any(type(low[place]) in NUMBERS for place in self.tensors if place < len(low)):
-            # Torch wraps a number as a tensor before it asks for a backend, and hands the bare
-            # number on: the overload for numbers computes what it would have.
+            # torch wraps a number as a tensor to choose the backend, but passes the bare number
+            # on. The scalar overload computes the same result.
             run = self.op.overloadpacket
         try:
             if self.is_mutable:
@@ -178,7 +182,7 @@ class HostOp:
         return call, call.up(result)
 
     def decided(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-        """What it gives where shapes alone are simulated, if all that it reads is known; else
+        """The result in a simulation of shapes alone, if every value that is read is known; else
         UNKNOWN."""
         written, read = self._parts(args, kwargs)
         if (read and not known.is_known(read)) or not all(map(known.is_backed, written)):
@@ -196,7 +200,7 @@ class HostOp:
     def _parts(
         self, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """The tensors on npu that it writes to, and those that it only reads."""
+        """The npu tensors that the operation writes to, and those that it only reads."""
         parts: tuple[list[torch.Tensor], list[torch.Tensor]] = [], []
         for place, argument in enumerate(self.op._schema.arguments):
             value = args[place] if place < len(args) else kwargs.get(argument.name)
@@ -206,13 +210,13 @@ class HostOp:
 
     @property
     def _writes_all(self) -> bool:
-        """Whether what it writes to holds nothing of what it held."""
+        """Whether the operation overwrites every element of the tensors that it writes to."""
         return bool(self.outs) or self.op._schema.name in FILLS
 
     def _passed(
         self, args: tuple[object, ...], kwargs: dict[str, object], found: object, is_work: bool
     ) -> None:
-        """Let the time of its kernels pass, if it has some and they are known."""
+        """Advance the clock by the time of its kernels, or count it as not timed if unknown."""
         if not is_work or not timed.ran(self.op._schema, args, kwargs, found):
             clock.host(self.name, is_work)
 
@@ -252,7 +256,7 @@ class HostOp:
 
 
 class _Call:
-    """The tensors of one call: which npu tensor each alias belongs to."""
+    """The tensors of one call: the npu tensor of each CPU alias."""
 
     __slots__ = ("has_host", "lent", "op")
 
@@ -263,11 +267,11 @@ class _Call:
 
     @property
     def has_work(self) -> bool:
-        """Whether there is an element among the npu tensors, or none of these is given."""
+        """Whether any npu tensor of the call has elements, or the call has no npu tensor."""
         return not self.lent or any(lent.npu.numel() for lent in self.lent.values())
 
     def down(self, value: object) -> object:
-        """An argument as the host takes it."""
+        """Convert an argument for the host: npu tensors to CPU aliases, `npu` devices to `cpu`."""
         if isinstance(value, torch.Tensor):
             if not value.is_npu:
                 self.has_host = self.has_host or (value.dim() > 0 and value.device == CPU)
@@ -286,7 +290,7 @@ class _Call:
         return value
 
     def up(self, value: object) -> object:
-        """A result as the card gives it."""
+        """Convert a result back: aliases to the caller's npu tensors, new tensors to npu."""
         if isinstance(value, torch.Tensor):
             lent = self.lent.get(id(value))
             if lent is not None:
@@ -302,11 +306,12 @@ class _Call:
         return value
 
     def renew_empty(self, named: dict[str, object]) -> None:
-        """Before: composite functions of torch hand over outputs of size 0 to be resized."""
+        """Replace empty outputs before the run: torch's composite functions pass outputs of size 0
+        to be resized."""
         self._renew(named, lambda out: out.numel() == 0)
 
     def renew(self, named: dict[str, object]) -> None:
-        """Memory that came through DLPack cannot be resized: lend fresh outputs instead."""
+        """Replace all outputs: memory imported through DLPack cannot be resized."""
         self._renew(named, lambda _: True)
 
     def _renew(self, named: dict[str, object], wanted: Callable[[torch.Tensor], bool]) -> None:
@@ -319,9 +324,9 @@ class _Call:
                 fresh.lay = ()
 
     def give_back(self) -> None:
-        """After: an alias that lies elsewhere now takes its npu tensor along.
+        """Update, after the run, each npu tensor whose alias has changed its geometry or memory.
 
-        In the same memory the tensor stays in its storage, which others may share.
+        If the memory is the same, the tensor keeps its storage, which other tensors may share.
         """
         for lent in self.lent.values():
             npu, alias = lent.npu, lent.alias
@@ -334,7 +339,7 @@ class _Call:
 
 
 def _has_elements(found: object) -> bool:
-    """Whether there is an element among the npu tensors of *found*."""
+    """Whether any npu tensor in *found* has elements."""
     return any(
         leaf.is_npu and leaf.numel() > 0
         for leaf in tree_leaves(found)
@@ -347,7 +352,7 @@ def _npu_tensors(found: object) -> list[torch.Tensor]:
 
 
 def _by_places(args: tuple[object, ...]) -> tuple[object, ...]:
-    """The arguments of `index` with the places that known masks choose in their stead."""
+    """The arguments of `index`, with each known mask replaced by the indices that it selects."""
     x, indices, *rest = args
     found: list[object] = []
     for index in indices if isinstance(indices, list | tuple) else ():
@@ -359,7 +364,7 @@ def _by_places(args: tuple[object, ...]) -> tuple[object, ...]:
 
 
 def _choose(args: tuple[object, ...], found: object) -> None:
-    """Let the experts be known that a router has chosen, by the distribution given."""
+    """Fill in the experts that a router chooses, drawn from the given distribution."""
     x, indices = args[0], _npu_tensors(found)[1]
     assert isinstance(x, torch.Tensor)
     is_last = len(args) < 3 or args[2] in (-1, x.dim() - 1)
@@ -370,15 +375,16 @@ def _choose(args: tuple[object, ...], found: object) -> None:
 
 
 def _is_view(schema: torch.FunctionSchema) -> bool:
-    """Whether the result shares memory with an argument that stays as it is."""
+    """Whether the result aliases an argument that the operation does not write to."""
     return any(
         each.alias_info is not None and not each.alias_info.is_write for each in schema.returns
     )
 
 
 def _only_indices(args: tuple[object, ...], is_mutable: bool) -> bool:
-    """Whether all but the second argument, a list of indices, is on npu or a number; or, of what
-    writes to the first one, none is on npu."""
+    """Whether every tensor other than the indices (the second argument, a list) is on npu or has no
+    dimensions; or whether the operation writes to the first argument and no such tensor is on npu.
+    """
     tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
     if is_mutable and not any(tensor.is_npu for tensor in tensors):
         return True
@@ -386,7 +392,7 @@ def _only_indices(args: tuple[object, ...], is_mutable: bool) -> bool:
 
 
 def _count(x: torch.Tensor, bins: int = 100, low: float = 0, high: float = 0) -> torch.Tensor:
-    """`histc`, also of whole numbers and half types, which a card counts in int32 (ops-math,
+    """`histc`, also of integers and 16-bit floats. A card counts them in int32 (ops-math,
     histogram_v2)."""
     wide = x if x.dtype in (torch.float32, torch.float64) else x.double()
     return torch.histc(wide, bins, low, high).to(x.dtype)
@@ -395,13 +401,13 @@ def _count(x: torch.Tensor, bins: int = 100, low: float = 0, high: float = 0) ->
 def _add_relu(
     x: torch.Tensor, other: torch.Tensor, alpha: float = 1, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """A sum cut off below zero, which the CPU has of no half type."""
+    """relu of a sum, which the CPU does not implement for 16-bit floats."""
     found = torch.relu(torch.add(x, other, alpha=alpha))
     return found if out is None else out.resize_(found.shape).copy_(found)
 
 
 def _add_relu_(x: torch.Tensor, other: torch.Tensor, alpha: float = 1) -> torch.Tensor:
-    """The same in place."""
+    """:func:`_add_relu` in place."""
     return x.copy_(_add_relu(x, other, alpha))
 
 
@@ -413,7 +419,8 @@ STAND_INS: dict[str, Callable[..., object]] = {
     "aten.native_layer_norm_backward.default": layer_norm.backward,
     **host.OF_TORCH,
 }
-"""What computes operations of which a card has more types than the CPU, or another rule."""
+"""Replacements for operations that a card supports for more types than the CPU, or defines
+differently."""
 
 _known: dict[torch._ops.OpOverload, HostOp] = {}
 

@@ -1,13 +1,13 @@
-"""Formats of tensors on the card as torch_npu casts them.
+"""Casts between formats of tensors on the card, as in torch_npu.
 
-To FRACTAL_NZ and back the operator npu_format_cast runs. Between formats that are not private
-nothing does: the storage is given another name, and a card gives back the tensor itself. The other
-private formats are those of convolutions, which a card makes by kernels of TransData that npusim
-has not: such a cast runs on the host and is counted as not timed. Elements keep their numbers in
-every format, so that torch can print them.
+The operator npu_format_cast casts to FRACTAL_NZ and back. Between formats that are not private
+no kernel runs: the storage gets another format name, and the tensor itself is returned. The other
+private formats are those of convolutions, which a card creates with TransData kernels that npusim
+does not have: such a cast runs on the host and is counted as not timed. The logical order of
+elements is the same in every format, so torch can print them.
 
-What casts to what follows Ascend/pytorch@9e73e70, csrc/aten/common/FormatCastKernelNpu.cpp and
-csrc/framework/FormatHelper.cpp, whose first lines errors have.
+The possible casts follow Ascend/pytorch@9e73e70, csrc/aten/common/FormatCastKernelNpu.cpp and
+csrc/framework/FormatHelper.cpp; errors start with the same lines.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FACTORIES = (
     "bool keep_format=False) -> Tensor",
 )
 FUNCTIONS = ("_npu_format_cast", "empty_with_format", "unsafe_empty_with_format")
-"""What else torch_npu has by these names alone."""
+"""Further functions of torch_npu, which have no operator."""
 
 _libraries: list[torch.library.Library] = []
 """Registrations live as long as their library."""
@@ -84,13 +84,13 @@ def _cast(x: torch.Tensor, acl_format: int, *dtypes: int) -> torch.Tensor:
 
 
 def _cast_like(x: torch.Tensor, other: torch.Tensor, **dtypes: int | None) -> torch.Tensor:
-    """Into the format of *other*."""
+    """Cast *x* to the format of *other*."""
     found: torch.Tensor = torch.ops.npu.npu_format_cast(x, formats.number(other), **dtypes)
     return found
 
 
 def _copy(x: torch.Tensor, source: torch.Tensor, **_: int | None) -> torch.Tensor:
-    """The elements of *source* in the place and in the format of those of *x*."""
+    """Copy the elements of *source* into *x*, in the format of *x*."""
     return x.copy_(source)
 
 
@@ -132,14 +132,14 @@ def by_format(function: str, transdata: Callable[..., Any]) -> Callable[..., tor
 
 
 def _other_dtypes(x: torch.Tensor, *dtypes: int | None) -> list[int | None]:
-    """*dtypes* without those that are that of *x*, which change nothing."""
+    """*dtypes* without those equal to that of *x*, which change nothing."""
     own = str(x.dtype).removeprefix("torch.")
     other = [None if dtype_name(dtype) == own else dtype for dtype in dtypes]
     return other if any(dtype is not None for dtype in other) else []
 
 
 def _wanted(x: torch.Tensor, acl_format: int) -> Format:
-    """The format of that number for *x*; one of less than two dimensions is never FRACTAL_NZ."""
+    """The format *acl_format* for *x*; with fewer than two dimensions it is never FRACTAL_NZ."""
     if acl_format not in BASE:
         known = ", ".join(f"{each.value} ({each})" for each in BASE)
         raise RuntimeError(
@@ -151,13 +151,13 @@ def _wanted(x: torch.Tensor, acl_format: int) -> Format:
 
 
 def _named(wanted: Format, x: torch.Tensor) -> Format:
-    """What *x* in *wanted* is said to be: ND and NCDHW of four dimensions are NCHW."""
+    """The name of format *wanted* for *x*: with four dimensions ND and NCDHW are NCHW."""
     is_image = x.dim() == 4 and wanted in (Format.ND, Format.NCDHW)
     return Format.NCHW if is_image else wanted
 
 
 def _require(x: torch.Tensor, now: Format, wanted: Format) -> None:
-    """Refuse what no kernel of a card casts."""
+    """Raise an error for casts that no kernel of a card supports."""
     shape = list(x.shape)
     is_private = BASE[wanted] != wanted
     if BASE[now] != now and is_private and BASE[now] != BASE[wanted]:
@@ -182,7 +182,7 @@ def _require(x: torch.Tensor, now: Format, wanted: Format) -> None:
 
 
 class _Cast(torch.autograd.Function):
-    """Elements keep their values, so that a gradient goes through as it is."""
+    """A cast does not change values, so the gradient passes through unchanged."""
 
     @staticmethod
     def forward(
@@ -229,7 +229,7 @@ def empty(
     acl_format: int = 2,
     **_: object,
 ) -> torch.Tensor:
-    """An empty tensor in a format. Where it lies in memory changes nothing."""
+    """An empty tensor in a format. The options for its memory have no effect."""
     found = torch.empty(
         size, dtype=dtype, layout=layout, device=device or "npu", pin_memory=pin_memory
     )

@@ -1,13 +1,13 @@
-"""The format of a storage: as its dimensions are, unless set otherwise.
+"""The format of a storage: derived from the number of dimensions, unless it was set.
 
-A format that is not private (ND, NCHW, NHWC, NCDHW) is a name for the order in which the dimensions
-stand, and elements lie in that order: of four dimensions it is NCHW, of five NCDHW, else ND. In the
-private ones they lie otherwise.
+A format that is not private (ND, NCHW, NHWC, NCDHW) names the order of the dimensions, and elements
+are stored in that order: the default is NCHW for four dimensions, NCDHW for five, else ND. In a
+private format the order in memory differs.
 
-The format belongs to the storage, so views, `.data =` and parameters keep it. So do copies by
-`copy.deepcopy`, what `torch.save` and `torch.load` bring back to the card, and of FRACTAL_NZ clones
-and casts; on the host everything is ND. The memory itself stays row-major for the host; operators
-of the card are given it in its format.
+The format belongs to the storage, so views, `.data =` and parameters share it. It is preserved by
+`copy.deepcopy`, by `torch.save` and `torch.load` to the card, and for FRACTAL_NZ by clones and
+casts; on the host everything is ND. The host memory itself stays row-major; operators of the card
+receive it in its format.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 
 
 class Format(IntEnum):
-    """What torch_npu calls formats, by the numbers of acl_base.h, aclFormat."""
+    """Names of formats in torch_npu, with the numbers of acl_base.h, aclFormat."""
 
     UNDEFINED = -1
     NCHW = 0
@@ -73,23 +73,23 @@ BASE = {
     Format.NDC1HWC0: Format.NCDHW,
     Format.FRACTAL_Z_3D: Format.NCDHW,
 }
-"""Format that tensors of these chips have -> the one that is not private in which they lie before
-and after (Ascend/pytorch@9e73e70, csrc/framework/FormatHelper.cpp)."""
+"""Format on these chips -> the format, not private, from and to which it is cast
+(Ascend/pytorch@9e73e70, csrc/framework/FormatHelper.cpp)."""
 _BY_RANK = {4: Format.NCHW, 5: Format.NCDHW}
-"""Dimensions -> format of what has been given none (the same, InferFormat.cpp, GuessBaseFormat)."""
+"""Number of dimensions -> the default format (the same, InferFormat.cpp, GuessBaseFormat)."""
 
 
 ND, NZ = 2, 29
-"""The numbers that torch_npu calls ACL_FORMAT_ND and ACL_FORMAT_FRACTAL_NZ."""
+"""ACL_FORMAT_ND and ACL_FORMAT_FRACTAL_NZ."""
 
 _formats: dict[int, int] = {}
-"""Storage -> its format, if that is not what the dimensions of its tensor say."""
+"""Storage -> its format, if that is not the default for its number of dimensions."""
 _shapes: dict[int, torch.Size] = {}
-"""The same storage -> the shape of its tensor when it was given that format."""
+"""The same storage -> the shape of its tensor when that format was set."""
 
 
 def get(tensor: torch.Tensor) -> int:
-    """How the storage of *tensor* lies: ND for every format that is not private."""
+    """The memory layout of *tensor*: ND for every format that is not private."""
     if not _formats:
         return ND
     found = _formats.get(tensor.untyped_storage()._cdata, ND)
@@ -97,12 +97,12 @@ def get(tensor: torch.Tensor) -> int:
 
 
 def are_all_plain() -> bool:
-    """Whether every storage lies as the dimensions of its tensor say."""
+    """Whether every storage has its default format."""
     return not _formats
 
 
 def number(tensor: torch.Tensor) -> Format:
-    """The format of the storage of *tensor*, by its name."""
+    """The format of the storage of *tensor*, as a name."""
     found = _formats.get(tensor.untyped_storage()._cdata)
     return _of_rank(tensor) if found is None else Format(found)
 
@@ -125,8 +125,8 @@ def put(tensor: torch.Tensor, number: int) -> None:
 
 
 def as_cast(tensor: torch.Tensor) -> torch.Tensor:
-    """*tensor* in the shape in which it became FRACTAL_NZ, if it is a view that names its fractals:
-    `(..., n / c0, m / 16, 16, c0)` of `(..., m, n)`."""
+    """*tensor* in the shape `(..., m, n)` in which it became FRACTAL_NZ, if it is a view with the
+    shape of its fractals, `(..., n / c0, m / 16, 16, c0)`."""
     if get(tensor) != NZ:
         return tensor
     shape = _shapes[tensor.untyped_storage()._cdata]
@@ -135,7 +135,7 @@ def as_cast(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def patch() -> None:
-    """Let copies and files of tensors carry the format along, as torch_npu's do."""
+    """Make copies and files of tensors preserve the format, as in torch_npu."""
     deepcopy, reduce = torch.Tensor.__deepcopy__, torch.Tensor.__reduce_ex__
 
     @wraps(deepcopy)
@@ -161,7 +161,7 @@ def patch() -> None:
 def _with_format(
     number: int, rebuild: Callable[..., torch.Tensor], args: tuple[object, ...]
 ) -> torch.Tensor:
-    """What *rebuild* makes of *args*, in the format of that number where it lies on the card."""
+    """The tensor that *rebuild* makes of *args*, with format *number* if it is on the card."""
     found = rebuild(*args)
     if found.is_npu:
         put(found, number)

@@ -1,9 +1,9 @@
-"""`torch_npu.X`: `torch.ops.npu.X` as its documents call it, and with words of ours if it is not.
+"""`torch_npu.X`: `torch.ops.npu.X`, which also accepts the calls of its documents.
 
 torch_npu's documents call the first parameter of npu_quantize `input`, its schema `self`; the first
 edition of npu_trans_quant_param's document passes offset and bias of npu_quant_matmul by position,
-where today's schema wants names. Both ways work here. A call that does not fit its schema ends in
-torch's own error, as on a card, with a line that says what to do.
+while today's schema requires names. Both ways work here. A call that does not fit its schema raises
+torch's own error, as on a card, with a line that explains what to do.
 """
 
 from __future__ import annotations
@@ -54,17 +54,18 @@ def _rotary(args: tuple[object, ...], kwargs: dict[str, object]) -> CallArgument
 
 
 ROTARY_MODES = ("half", "interleave")
-"""What torch_npu takes before it asks aclnn (op-plugin@517f2e7, RotaryMulKernelNpuOpApi.cpp)."""
+"""Modes that torch_npu accepts before it calls aclnn (op-plugin@517f2e7,
+RotaryMulKernelNpuOpApi.cpp)."""
 AS_DOCUMENTED = {
     "npu_quantize": _quantize,
     "npu_quant_matmul": _quant_matmul,
     "npu_rotary_mul": _rotary,
 }
-"""Name -> the arguments of a document's call as the schema has them."""
+"""Name -> the function that converts arguments of a document's call to those of the schema."""
 
 
 def _function(module: str, declared: ops.TorchFunction) -> Callable[..., object]:
-    """`torch_npu.X` for a function of torch_npu, about which *module* says more."""
+    """`torch_npu.X` for a function of torch_npu that is documented in *module*."""
     name = declared.name
     packet = getattr(torch.ops.npu, name)
     in_schema = AS_DOCUMENTED.get(name, _as_given)
@@ -76,7 +77,7 @@ def _function(module: str, declared: ops.TorchFunction) -> Callable[..., object]
         try:
             return packet(*args, **kwargs)
         except (RuntimeError, TypeError) as error:
-            # Those of the dispatcher; what npusim raises says all that is needed.
+            # Only errors of the dispatcher need more text; those of npusim are complete.
             is_ours = isinstance(error, OpError) or f"{name}: " in str(error)
             text = None if is_ours else _misfit(declared, args, kwargs)
             if text is None:
@@ -84,7 +85,7 @@ def _function(module: str, declared: ops.TorchFunction) -> Callable[..., object]
             raise type(error)(f"{error}\n{name}: {text}") from None
 
     for overload in packet.overloads():
-        # As with torch's own packets: `torch_npu.X.out`.
+        # As in torch's overload packets: `torch_npu.X.out`.
         setattr(call, overload, getattr(packet, overload))
     call.__name__ = call.__qualname__ = name
     call.__doc__ = f"See :mod:`npusim.{module}`."
@@ -97,7 +98,7 @@ def _function(module: str, declared: ops.TorchFunction) -> Callable[..., object]
 def _misfit(
     declared: ops.TorchFunction, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> str | None:
-    """What does not fit the schema, and what to do about it; None if everything fits."""
+    """Describe the argument that does not fit the schema, and the remedy; None if all fit."""
     packet = getattr(torch.ops.npu, declared.name)
     schema = getattr(packet, declared.overload or "default")._schema
     by_name = {argument.name: argument for argument in schema.arguments}
@@ -135,7 +136,7 @@ def _came(value: object) -> str:
 def _wanted(
     declared: ops.TorchFunction, argument: torch.Argument, value: Any
 ) -> tuple[str, str] | None:
-    """What *argument* takes, and what to pass, if *value* is not of that kind."""
+    """The kind that *argument* accepts and what to pass, if *value* is of another kind."""
     kind = str(argument.type)
     if value is None and (kind.startswith("Optional") or kind == "Tensor"):
         return None
@@ -146,7 +147,7 @@ def _wanted(
         fits = is_list and all(isinstance(part, torch.Tensor) for part in value)
         return None if fits else ("a list of tensors", "pass one, be it of one tensor")
     if kind == "Tensor":
-        # One on the host is refused by the operator itself.
+        # The operator itself rejects a tensor on the host.
         fits = (
             isinstance(value, torch.Tensor)
             and value.layout == torch.strided

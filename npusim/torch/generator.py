@@ -1,10 +1,10 @@
-"""Random numbers of the card: a seed, and an offset that each operation which draws moves on.
+"""Random numbers of the card: a seed, and an offset that each random operation advances.
 
-As with the card's Philox generator, what is drawn follows from both (Ascend/pytorch@9e73e70,
-NPUGeneratorImpl.cpp); which numbers those are is up to torch's generator for the CPU, of which the
-first after a seed are the same. The card's generator is apart from the CPU's.
+As with the card's Philox generator, seed and offset determine the numbers (Ascend/pytorch@9e73e70,
+NPUGeneratorImpl.cpp). The numbers themselves come from torch's generator for the CPU: the first
+ones after a seed are the same as on the CPU. The states of both generators are separate.
 
-While a graph is captured offsets count from 0, and a replay adds where the generator stands.
+During capture of a graph, offsets count from 0; a replay adds the current offset of the generator.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ __all__ = [
 ]
 
 OFFSET_STEP = 12
-"""What an operation that draws moves the generator on by: op-plugin asks for 10
-(LEGACY_RAND_COUNTER_OFFSET), and the generator rounds that up to fours."""
+"""How far a random operation advances the offset: op-plugin asks for 10
+(LEGACY_RAND_COUNTER_OFFSET), and the generator rounds that up to a multiple of 4."""
 MULTIPLE = 4
-"""What offsets are a multiple of."""
+"""Offsets are multiples of this."""
 DEFAULT_SEED = 67280421310721
-"""Seed of a generator that nobody seeds (default_rng_seed_val of torch)."""
+"""Seed of a generator that has not been seeded (default_rng_seed_val of torch)."""
 WORDS = 8
-"""Bytes of the seed in a state, and of the offset behind it."""
+"""Bytes of the seed in a state, and of the offset that follows it."""
 
 
 class _AnyGenerator(type(torch._C.Generator)):  # type: ignore[misc]
-    """The type of a class that torch's own generators are instances of, too."""
+    """A metaclass by which torch's own generators count as instances of the class, too."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, torch._C.Generator)
 
 
 class Generator(torch._C.Generator, metaclass=_AnyGenerator):
-    """`torch.Generator`, which makes one of the card where that is asked for."""
+    """`torch.Generator`, which returns a generator of the card for an npu device."""
 
     def __new__(cls, device: object = "cpu") -> Any:
         if torch.device(device).type != "npu":
@@ -64,8 +64,8 @@ class Generator(torch._C.Generator, metaclass=_AnyGenerator):
 
 
 class CardGenerator(torch._C.Generator):
-    """A generator of the card. To operations on the host it is one of theirs, placed anew before
-    each."""
+    """A generator of the card. Operations on the host use it as a CPU generator, which is reseeded
+    before each of them."""
 
     def __new__(cls) -> CardGenerator:
         own: CardGenerator = super().__new__(cls, "cpu")
@@ -98,7 +98,7 @@ class CardGenerator(torch._C.Generator):
         return self
 
     def seed(self) -> int:
-        """Seed it with a number from the system."""
+        """Seed it with a random number from the operating system."""
         return self.manual_seed(secrets.randbits(63)).initial_seed()
 
     def get_offset(self) -> int:
@@ -106,7 +106,7 @@ class CardGenerator(torch._C.Generator):
         return self._offset - self._base
 
     def set_offset(self, offset: int) -> None:
-        """Move it to *offset*; in a capture, also whenever the graph is replayed."""
+        """Set the offset; if this is captured, each replay of the graph sets it again."""
         if offset % MULTIPLE:
             raise RuntimeError(
                 f"offset must be a multiple of {MULTIPLE}\n"
@@ -140,13 +140,13 @@ class CardGenerator(torch._C.Generator):
         return CardGenerator().set_state(self.get_state())
 
     def next_place(self) -> tuple[int, int]:
-        """Seed and offset for an operation that draws; the offset moves on."""
+        """Seed and offset for a random operation; advances the offset."""
         self._enter_capture()
         self._offset += OFFSET_STEP
         return self._seed, self._offset - OFFSET_STEP
 
     def replaying(self) -> None:
-        """Begin a replay: what was captured counts from here."""
+        """Begin a replay: captured offsets count from the current one."""
         self._base = self._offset
 
     def replayed(self) -> None:
@@ -154,7 +154,7 @@ class CardGenerator(torch._C.Generator):
         self._base = 0
 
     def captured(self, offset: int) -> None:
-        """End a capture, which has drawn nothing yet: go back to *offset*."""
+        """End a capture, which consumes no random numbers: restore *offset*."""
         self._offset = offset
 
     def _enter_capture(self) -> None:
@@ -164,17 +164,18 @@ class CardGenerator(torch._C.Generator):
 
 
 _of_card: WeakValueDictionary[int, CardGenerator] = WeakValueDictionary()
-"""Where torch has a generator of the card -> the generator: a call passes on another object."""
+"""Address of the C++ generator -> the generator of the card. torch's calls pass on another Python
+object for the same C++ generator."""
 
 
 class Capture:
-    """The generators that a graph draws from, while it is captured."""
+    """The generators that a graph draws from during its capture."""
 
     def __init__(self, note: Callable[[str, Callable[[], object]], None]) -> None:
         self.note = note
-        """Lets a call be made again when the graph is replayed."""
+        """Records a call, which each replay of the graph repeats."""
         self.offsets: dict[CardGenerator, int] = {}
-        """Generator -> where it stood before."""
+        """Generator -> its offset before the capture."""
 
     def begin(self) -> None:
         _captures.append(self)
@@ -190,13 +191,13 @@ _captures: list[Capture] = []
 
 
 def is_captured() -> bool:
-    """Whether a graph is captured just now."""
+    """Whether a capture is under way."""
     return bool(_captures)
 
 
 @contextlib.contextmanager
 def replay(generators: Iterable[CardGenerator]) -> Iterator[None]:
-    """Replay a graph that draws from *generators*: it draws anew, from where they stand."""
+    """Replay a graph that draws from *generators*: new numbers, from their current offsets."""
     for own in generators:
         own.replaying()
     try:
@@ -207,16 +208,16 @@ def replay(generators: Iterable[CardGenerator]) -> Iterator[None]:
 
 
 def place(seed: int, offset: int) -> int:
-    """The seed of torch's generator for the CPU of which come the numbers at *offset*."""
+    """The seed of the CPU generator that produces the numbers at *offset*."""
     return (seed + offset * 0x9E3779B1) % 2**63
 
 
 default_generators = (CardGenerator(),)
-"""Those of all cards, of which there is one."""
+"""The default generator of each card; there is one card."""
 
 
 def normal(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """`normal_`, also for integers, which the CPU does not support: drawn in float32, cut off."""
+    """`normal_`, also for integers, which the CPU does not support: float32 draws, truncated."""
     if tensor.is_floating_point() or tensor.is_complex():
         return tensor.normal_(*args, **kwargs)
     drawn = torch.empty(tensor.shape, dtype=torch.float32).normal_(*args, **kwargs)
@@ -224,7 +225,8 @@ def normal(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def drawing(op: torch._ops.OpOverload, run: Callable[..., Any]) -> Callable[..., Any]:
-    """*run* of *op* on the host, which draws from a generator of the card if it draws at all."""
+    """Wrap *run* of *op* on the host: if the operation is random, it draws from the card's
+    generator."""
     if torch.Tag.nondeterministic_seeded not in op.tags:
         return run
 
@@ -237,7 +239,7 @@ def drawing(op: torch._ops.OpOverload, run: Callable[..., Any]) -> Callable[...,
                 "torch.Generator: what is drawn on npu must come of a generator of npu, not of the "
                 'CPU; make it with torch.Generator(device="npu")'
             )
-        # An operation that is given none draws from that of the CPU, which stays where it is.
+        # Without a generator, a host operation uses the CPU's default one: restore its state after.
         drawn: torch._C.Generator = own if given else torch.default_generator
         before = drawn.get_state() if not given else None
         torch._C.Generator.manual_seed(drawn, place(*own.next_place()))
@@ -264,12 +266,12 @@ def manual_seed(seed: int) -> None:
 
 
 def manual_seed_all(seed: int) -> None:
-    """Seed those of all cards; `torch.manual_seed` calls this after it has seeded the CPU."""
+    """Seed the generators of all cards; `torch.manual_seed` calls this after it seeds the CPU."""
     manual_seed(seed)
 
 
 def seed() -> None:
-    """Seed the generator with a number from the system."""
+    """Seed the generator with a random number from the operating system."""
     default_generators[0].seed()
 
 
@@ -287,12 +289,12 @@ def set_rng_state(new_state: torch.Tensor, device: object = "npu") -> None:
 
 
 def seed_all() -> None:
-    """Seed the generator with a number from the system."""
+    """Seed the generators of all cards with a random number from the operating system."""
     seed()
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
-    """The states of all cards' generators, of which there is one."""
+    """The states of the generators of all cards; there is one card."""
     return [get_rng_state()]
 
 

@@ -1,6 +1,6 @@
-"""Backward through the operators: by another operator of the card, where they declare one.
+"""Backward through operators: by the gradient operator of the card that an operator declares.
 
-All others are for inference, and say so instead of giving a number.
+Operators without one are for inference only, and backward through them raises an error.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ def autograd(function: TorchFunction, op: torch._ops.OpOverload) -> Callable[...
 
 
 _wanted: list[frozenset[str]] = []
-"""The inputs whose gradients backward wants, while it asks for some."""
+"""The inputs whose gradients the running backward pass needs, innermost last."""
 
 
 def is_wanted(inputs: Iterable[str]) -> bool:
-    """Whether backward wants the gradient of one of *inputs*, or nobody says."""
+    """Whether backward needs the gradient of one of *inputs*; True outside of backward."""
     return not _wanted or not _wanted[-1].isdisjoint(inputs)
 
 
 @dataclass(frozen=True, slots=True)
 class _Differentiable:
-    """An operator whose gradients another one finds."""
+    """An operator whose gradients another operator computes."""
 
     op: torch._ops.OpOverload
     gradient: Gradient
@@ -58,7 +58,7 @@ class _Differentiable:
             return _called(self.op, values)
 
     def require(self, names: Iterable[str]) -> None:
-        """Raise NotImplementedError where an input of *names* has no gradient."""
+        """Raise NotImplementedError if an input in *names* has no gradient."""
         for name in names:
             if name not in self.gradient.inputs:
                 full = self.op._schema.name.partition("::")[2]
@@ -71,7 +71,10 @@ class _Differentiable:
     def backward(
         self, known: Mapping[str, object], grads: Sequence[torch.Tensor | None]
     ) -> dict[str, object]:
-        """The gradients of inputs by name, of those of outputs; *known* is what the call knew."""
+        """Compute the gradients of inputs, by name, from *grads*, those of the outputs.
+
+        *known* has the arguments and results of forward, by name.
+        """
         first = grads[self.gradient.outputs[0]]
         known = {**known, "grad": first, **{f"grads[{i}]": x for i, x in enumerate(grads)}}
         op = getattr(torch.ops.npu, self.gradient.function).default
@@ -81,14 +84,14 @@ class _Differentiable:
 
 
 def _called(op: torch._ops.OpOverload, values: Iterable[object]) -> object:
-    """What *op* gives for *values* in the order of its schema."""
+    """Call *op* with *values*, which are in the order of its schema."""
     found = list(zip(op._schema.arguments, values, strict=True))
     args = [value for each, value in found if not each.kwarg_only]
     return op(*args, **{each.name: value for each, value in found if each.kwarg_only})
 
 
 class _Recorded(torch.autograd.Function):
-    """A call of an operator, and what its gradient will ask for."""
+    """A call of an operator that saves the tensors and values that its gradient needs."""
 
     @staticmethod
     def forward(context: Any, differentiable: _Differentiable, *values: object) -> object:
@@ -106,7 +109,7 @@ class _Recorded(torch.autograd.Function):
         context.save_for_backward(*tensors.values())
         others = [output for place, output in enumerate(each) if place not in gradient.outputs]
         context.mark_non_differentiable(*(x for x in others if isinstance(x, torch.Tensor)))
-        # Zeros are made of those alone that the gradient asks for.
+        # backward makes zeros only for the gradients that the operator needs.
         context.set_materialize_grads(False)
         found = {place: each[place] for place in gradient.outputs}
         context.forms = {place: (x.shape, x.dtype, x.device) for place, x in found.items()}
@@ -130,7 +133,7 @@ class _Recorded(torch.autograd.Function):
 
 
 class _NoBackward(torch.autograd.Function):
-    """An output, as a function of inputs that it has no derivative by."""
+    """An output whose derivative by its inputs is not implemented: backward raises an error."""
 
     @staticmethod
     def forward(
@@ -153,7 +156,7 @@ class _NoBackward(torch.autograd.Function):
 
 
 def _inference_only(name: str, op: torch._ops.OpOverload) -> Callable[..., object]:
-    """The autograd kernel of *op*: its floating outputs refuse to be differentiated."""
+    """The autograd kernel of *op*: backward through its floating-point outputs raises an error."""
 
     def kernel(*args: object, **kwargs: object) -> object:
         with torch._C._AutoDispatchBelowAutograd():

@@ -1,9 +1,8 @@
-"""Graphs of `torch.npu`: work that is captured once, and then launched whole.
+"""Graphs of `torch.npu`: work that is captured once and then replayed with a single launch.
 
-What runs inside `with torch.npu.graph(g)` is noted operation by operation, on the tensors that it
-was given; `g.replay()` runs the operations again on the same memory, as one launch. On a card
-capture computes nothing; here it does, in no simulated time, so outputs hold the values of the
-capture until the first replay.
+Inside `with torch.npu.graph(g)` each operation is recorded with its tensors; `g.replay()` runs the
+operations again on the same memory, as one launch. On a card, capture computes nothing. Here it
+computes, in zero simulated time, so outputs hold the values of the capture until the first replay.
 """
 
 from __future__ import annotations
@@ -38,32 +37,32 @@ _pools = count(1)
 
 
 class _Step(NamedTuple):
-    """One operation: what it was called with, and the tensors that it made."""
+    """One captured operation: its arguments, and the tensors that it created."""
 
     op: Callable[..., object]
     args: tuple[object, ...]
     kwargs: dict[str, object]
     made: list[torch.Tensor]
     module: str
-    """The module that it was called in, if somebody records."""
+    """The module that called it, if a recording is active."""
     name: str = ""
-    """What it is called where *op* does not say."""
+    """Its name, if *op* is not an operation of torch."""
 
 
 class TaskGroup:
-    """`torch_npu._C._NPUTaskGroupHandle`: operations of a graph that others may replace."""
+    """`torch_npu._C._NPUTaskGroupHandle`: operations of a graph that an update can replace."""
 
     def __init__(self) -> None:
         self.steps: list[_Step] = []
 
 
 class _Capture(TorchDispatchMode):
-    """Notes operations on npu tensors."""
+    """Records operations on npu tensors."""
 
     def __init__(self) -> None:
         super().__init__()
         self.groups = [TaskGroup()]
-        """What was noted, in order; operations between two groups of the script are one too."""
+        """The recorded groups, in order. Operations outside the script's groups have groups too."""
         self.is_in_group = False
         self.draws = generator.Capture(self.note_call)
 
@@ -74,7 +73,7 @@ class _Capture(TorchDispatchMode):
         self.groups[-1].steps.append(step)
 
     def open(self, is_in_group: bool) -> None:
-        """Note into another group, one of the script or not."""
+        """Start another group: one of the script's, or one for the operations between them."""
         self.groups.append(TaskGroup())
         self.is_in_group = is_in_group
 
@@ -103,7 +102,7 @@ def _is_of_card(values: object) -> bool:
 
 
 def _needs_host(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the host waits for a value, which a stream that is captured has not computed."""
+    """Whether the host waits for a value, which a capturing stream has not computed."""
     aten = torch.ops.aten
     if func is aten._local_scalar_dense.default:
         return bool(args[0].is_npu)
@@ -121,13 +120,13 @@ _capturing: list[_Capture] = []
 
 
 def note(name: str, call: Callable[[], object]) -> None:
-    """Let the capture under way, if there is one, make *call* when its graph is replayed."""
+    """Record *call* in the capture under way, if any, so that each replay calls it."""
     for capture in _capturing:
         capture.note_call(name, call)
 
 
 class NPUGraph:
-    """Work on fixed memory: captured once, launched any number of times."""
+    """Work on fixed memory, captured once and replayed any number of times."""
 
     def __init__(self, keep_graph: bool = False) -> None:  # noqa: ARG002
         self._groups: list[TaskGroup] | None = None
@@ -137,7 +136,7 @@ class NPUGraph:
         self._capture: _Capture | None = None
 
     def capture_begin(self, pool: object = None, capture_error_mode: str = "global") -> None:  # noqa: ARG002
-        """Note what runs until :meth:`capture_end`. Raises RuntimeError in another capture."""
+        """Record operations until :meth:`capture_end`. Raises RuntimeError in another capture."""
         if _capturing:
             raise RuntimeError(
                 "torch.npu.NPUGraph: one graph must be captured at a time, but another is under "
@@ -150,7 +149,7 @@ class NPUGraph:
         self._capture.__enter__()
 
     def capture_end(self) -> None:
-        """End the capture. Raises RuntimeError where none has begun."""
+        """End the capture. Raises RuntimeError if none has begun."""
         if self._capture is None:
             raise RuntimeError(
                 "torch.npu.NPUGraph: a capture must have begun before it ends, but none has; call "
@@ -164,7 +163,7 @@ class NPUGraph:
         self._groups, self._capture = self._capture.groups, None
 
     def replay(self) -> None:
-        """Run it, as one launch. Raises RuntimeError where nothing was captured."""
+        """Run the graph as one launch. Raises RuntimeError if nothing was captured."""
         if self._groups is None:
             raise RuntimeError(
                 "torch.npu.NPUGraph: a graph must be captured before replay(), but is not; use "
@@ -179,21 +178,21 @@ class NPUGraph:
             clock.module = outer
 
     def register_generator_state(self, own: generator.CardGenerator) -> None:
-        """Let the graph draw from *own*, as it may from any generator."""
+        """Do nothing: a graph may draw from any generator without registration."""
 
     def reset(self) -> None:
-        """Forget what was captured."""
+        """Discard the captured operations."""
         self._groups = None
 
     def _steps(self) -> list[_Step]:
         return [step for group in self._groups or () for step in group.steps]
 
     def pool(self) -> tuple[int, int]:
-        """A name for its memory, which other graphs may share; here each tensor has its own."""
+        """An identifier of its memory pool. It has no effect: each tensor has separate memory."""
         return 0, self._pool
 
     def debug_dump(self, debug_path: str) -> None:
-        """Write its operations, one a line, to the file *debug_path*."""
+        """Write its operations to the file *debug_path*, one on each line."""
         lines = [f"{step.name or step.op}\n" for step in self._steps()]
         with open(debug_path, "w", encoding="utf-8") as file:
             file.writelines(lines)
@@ -202,7 +201,7 @@ class NPUGraph:
 def _made(
     result: object, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> list[torch.Tensor]:
-    """The npu tensors of *result* that are none of the arguments."""
+    """The npu tensors in *result* that are not arguments."""
     given = {id(leaf) for leaf in tree_leaves((args, kwargs))}
     return [
         leaf
@@ -212,7 +211,7 @@ def _made(
 
 
 def _again(step: _Step) -> None:
-    """Run *step* on what lies in its tensors now; what it makes goes where it went before."""
+    """Run *step* on the current contents of its tensors, and overwrite its earlier outputs."""
     result = step.op(*step.args, **step.kwargs)
     if not step.made:
         return
@@ -221,7 +220,7 @@ def _again(step: _Step) -> None:
 
 
 class graph:  # noqa: N801
-    """`with torch.npu.graph(g):` captures what runs inside into *g*."""
+    """`with torch.npu.graph(g):` captures the operations inside into *g*."""
 
     def __init__(
         self,
@@ -245,7 +244,7 @@ class graph:  # noqa: N801
 # ---- groups of operations that change between replays ----
 
 _updates: list[tuple[TaskGroup, _Capture]] = []
-"""The update under way, if there is one: of what, and what is noted for it."""
+"""The update under way, if any: the group to change, and the capture of its new operations."""
 
 
 def graph_task_group_begin(stream: object) -> None:  # noqa: ARG001
@@ -260,7 +259,7 @@ def graph_task_group_begin(stream: object) -> None:  # noqa: ARG001
 
 
 def graph_task_group_end(stream: object) -> TaskGroup:  # noqa: ARG001
-    """End the group; it can be given to :func:`graph_task_update_begin`."""
+    """End the group and return it, for :func:`graph_task_update_begin`."""
     if not _capturing or not _capturing[-1].is_in_group:
         raise RuntimeError(
             "torch.npu.graph_task_group_end: a group must have begun in the capture, but none has; "
@@ -272,7 +271,7 @@ def graph_task_group_end(stream: object) -> TaskGroup:  # noqa: ARG001
 
 
 def graph_task_update_begin(stream: object, handle: TaskGroup) -> None:  # noqa: ARG001
-    """Let what follows replace the operations of *handle*; it takes no time of the card."""
+    """Record the operations that follow, to replace those of *handle*, in zero simulated time."""
     if _updates or _capturing:
         raise RuntimeError(
             "torch.npu.graph_task_update_begin: one group must be updated at a time and outside of "
@@ -285,7 +284,7 @@ def graph_task_update_begin(stream: object, handle: TaskGroup) -> None:  # noqa:
 
 
 def graph_task_update_end(stream: object) -> None:  # noqa: ARG001
-    """From now on the graph runs the operations of the update in the place of those before."""
+    """End the update: from now on the graph runs its operations instead of the earlier ones."""
     if not _updates:
         raise RuntimeError(
             "torch.npu.graph_task_update_end: an update must have begun before it ends, but none "
@@ -298,7 +297,7 @@ def graph_task_update_end(stream: object) -> None:  # noqa: ARG001
 
 
 def graph_pool_handle() -> tuple[int, int]:
-    """A name for memory that graphs share; here each tensor has its own."""
+    """An identifier of a new memory pool. It has no effect: each tensor has separate memory."""
     return 0, next(_pools)
 
 
@@ -314,7 +313,7 @@ def make_graphed_callables(
     allow_unused_input: bool = False,  # noqa: ARG001
     pool: object = None,  # noqa: ARG001
 ) -> object:
-    """Each of *callables* as a graph for inputs like its *sample_args*, without gradients."""
+    """Capture each of *callables* as a graph for inputs like *sample_args*, without gradients."""
     if isinstance(callables, tuple):
         return tuple(_graphed(one, args) for one, args in zip(callables, sample_args, strict=True))
     return _graphed(callables, sample_args)

@@ -1,8 +1,8 @@
-"""Operations on lists of float16 and bfloat16 as the kernels of a card round them.
+"""Operations on lists of float16 and bfloat16, rounded as by the kernels of a card.
 
-bfloat16 is computed in float32 and rounded once. Most kernels do so with float16 too, but some
-compute in float16 itself and round each step (ops-nn@e5c3fa9, foreach/*/op_kernel). Which of them
-round a product before it is added is that of op-plugin's tests (517f2e7, test_foreach_*).
+bfloat16 is computed in float32 and rounded once. Most kernels also do that for float16, but some
+compute in float16 itself and round each step (ops-nn@e5c3fa9, foreach/*/op_kernel). Whether a
+product is rounded before it is added follows op-plugin's tests (517f2e7, test_foreach_*).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ IN_FLOAT16: dict[str, Callable[..., torch.Tensor]] = {
     "_foreach_addcmul.ScalarList": lambda x, a, b, value: x + a * b * value,
     "_foreach_addcmul.Tensor": lambda x, a, b, value: x + a * b * value,
 }
-"""Operation -> what its kernel makes of the tensors at one place of lists of float16."""
+"""Operation -> the computation of its kernel on the float16 tensors at one index of the lists."""
 WITH_FACTORS = (
     *IN_FLOAT16,
     *("_foreach_add.List", "_foreach_addcdiv.Scalar", "_foreach_addcmul.Scalar"),
@@ -33,7 +33,7 @@ WITH_FACTORS = (
 
 
 def run_of(op: torch._ops.OpOverload) -> Callable[..., Any] | None:
-    """What runs *op* on the host; None where torch rounds as a card does."""
+    """The function that runs *op* on the host; None if torch rounds in the same way as a card."""
     packet = op._schema.name.removeprefix("aten::").removesuffix("_")
     name = f"{packet}.{op._overloadname}"
     if name not in WITH_FACTORS:
@@ -59,13 +59,13 @@ def run_of(op: torch._ops.OpOverload) -> Callable[..., Any] | None:
 
 
 def _tensors(value: Any) -> Tensors:
-    """The tensors of a list of them."""
+    """The tensors of a list."""
     is_list = isinstance(value, list | tuple) and bool(value)
     return value if is_list and isinstance(value[0], torch.Tensor) else ()
 
 
 def _each(rule: Callable[..., torch.Tensor], tensors: Tensors, others: Sequence[Any]) -> Any:
-    """*rule* of what is at each place; a factor of all is at every one."""
+    """Apply *rule* at each index of the lists; a scalar factor is used at every index."""
     spread = []
     for each in others:
         each = each.tolist() if isinstance(each, torch.Tensor) else each

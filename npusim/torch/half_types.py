@@ -1,6 +1,6 @@
-"""float16 and bfloat16 on the host as a card computes them: in float32, rounded once.
+"""float16 and bfloat16 on the host, computed as on a card: in float32, rounded once.
 
-Some operations torch has for neither type on the CPU, and of some the CPU rounds each step to it.
+torch lacks some operations for these types on the CPU, and rounds others after each step.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ WIDE = frozenset(
         *("nll_loss_forward", "nll_loss2d_forward", "nll_loss", "nll_loss2d"),
     )
 )
-"""Operations that the CPU computes in half types, steps and all."""
+"""Operations that the CPU computes in 16-bit floats, including intermediate steps."""
 
 LIKE: dict[str, tuple[int | None, ...]] = {
     "aten::native_batch_norm": (0, None, None),
     "aten::native_batch_norm_backward": (0, 2, 2),
 }
-"""Of operations whose weights may be float32 next to half types: whose type each result has; of
-None, float32."""
+"""Operation whose weights may be float32 with 16-bit inputs -> for each result the argument whose
+type it has; None means float32."""
 UPDATED = {"aten::native_batch_norm": (3, 4)}
-"""Arguments that are written to, of which the schema does not say so."""
+"""Arguments that are written to although the schema does not say so."""
 
 Run = Callable[..., Any]
 
@@ -56,11 +56,11 @@ OWN: dict[str, Run] = {
     "aten.normal_.default": generator.normal,
     "aten._cdist_backward.default": distances.backward,
 }
-"""Operation -> what runs it by a rule of the card's."""
+"""Operation -> the function that computes it by the card's rule."""
 
 
 def run_of(op: torch._ops.OpOverload) -> Run:
-    """What runs *op* on the host."""
+    """The function that runs *op* on the host."""
     return generator.drawing(op, OWN.get(str(op)) or half_lists.run_of(op) or _run_of(op))
 
 
@@ -74,7 +74,7 @@ def _run_of(op: torch._ops.OpOverload) -> Run:
 
     def run(*args: object, **kwargs: object) -> Any:
         floats = [x for x in tree_leaves((args, kwargs)) if _is_real(x)]
-        # Next to a wider type torch promotes.
+        # With a wider type among the operands, torch promotes.
         is_half = all(x.dtype in HALF for x in floats)
         return in_float32(op, args, kwargs) if is_half else op(*args, **kwargs)
 
@@ -86,7 +86,7 @@ def _is_real(value: object) -> bool:
 
 
 def _alike(op: Run, name: str, *args: object, **kwargs: object) -> Any:
-    """*op* of that *name* in float32, with results in the types of operands."""
+    """Run *op*, called *name*, in float32, and cast the results to the types of its operands."""
     wide = [*map(_wide, args)]
     found = op(*wide, **kwargs)
     for place in UPDATED.get(name, ()):
@@ -98,27 +98,28 @@ def _alike(op: Run, name: str, *args: object, **kwargs: object) -> Any:
 
 
 def _wide(value: object) -> object:
-    """*value*, in float32 if it is a tensor of a half type, or such a type."""
+    """*value*; a 16-bit floating-point tensor, or such a dtype, becomes float32."""
     if isinstance(value, torch.Tensor):
         return value.float() if value.dtype in HALF else value
     return torch.float32 if isinstance(value, torch.dtype) and value in HALF else value
 
 
 def _as(result: object, operand: object) -> object:
-    """*result* in the type of *operand*, if both are tensors."""
+    """*result* cast to the type of *operand*, if both are tensors."""
     both = isinstance(result, torch.Tensor) and isinstance(operand, torch.Tensor)
     return result.to(operand.dtype) if both else result  # type: ignore[attr-defined]
 
 
 def is_lacking(error: RuntimeError) -> bool:
-    """Whether *error* says that the CPU has an operation, but not for a half type."""
+    """Whether *error* means that the CPU lacks an operation only for a 16-bit float."""
     return _LACKING.search(str(error)) is not None
 
 
 def in_float32(run: Run, args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
-    """*run* with half types widened, and what it gives in the one asked for, else the first.
+    """Run *run* with 16-bit floats widened, and cast the results to the requested type, by default
+    to the first one.
 
-    What it writes to, by its schema, is written in its own type.
+    Arguments that it writes to, by its schema, are written in their own type.
     """
     types: list[torch.dtype] = []
     asked: list[torch.dtype] = []

@@ -1,4 +1,4 @@
-"""Operators of torch_npu that torch computes on the host: each one operation without a time."""
+"""torch_npu operators that torch computes on the host, each as one operation that is not timed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["declared", "register"]
 
 
 def declared() -> dict[str, TorchFunction]:
-    """The functions of torch_npu that these are, by their names."""
+    """The functions of torch_npu that are defined here, by their names."""
     found = {}
     for schema in schemas():
         name = schema.partition("(")[0]
@@ -29,7 +29,7 @@ def declared() -> dict[str, TorchFunction]:
 
 
 def register(library: torch.library.Library) -> None:
-    """Define them; a tensor without values goes through the same function of torch."""
+    """Define the operators; tensors without values use the same torch function."""
     for name, function in declared().items():
         library.define(function.schema)
         op = getattr(torch.ops.npu, name).default

@@ -1,12 +1,12 @@
-"""Operators of npusim on npu tensors: whether one takes a call, and its launch.
+"""Launch operators of npusim on npu tensors, and ask whether an operator accepts a call.
 
 ::
 
     if takes("add", {"x": x, "other": 1}):
-        y = launch("add", {"x": x, "other": 1})        # an npu tensor; the clock has moved
-    y = launched("add", {"x": x, "other": 1})          # both in one, or None
+        y = launch("add", {"x": x, "other": 1})        # an npu tensor; advances the clock
+    y = launched("add", {"x": x, "other": 1})          # both steps at once, or None
 
-All know calls that were made before, of tensors of the same types, shapes and strides.
+All three reuse what earlier calls with tensors of the same types, shapes and strides worked out.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ __all__ = [
 Given = dict[str, Any]
 """Parameter of the operator -> a tensor on npu, a list of them, or the value of an attribute."""
 GROUP_ENDS = "group_list"
-"""What may be known where shapes alone are simulated, and then decides."""
+"""The argument whose values decide what a kernel does, and may be known where shapes alone are
+simulated."""
 
 
 def takes(name: str, given: Given) -> bool:
-    """Whether operator *name* takes *given* on the card; a view counts as what it shows."""
+    """Whether operator *name* accepts *given* on the card, with each view taken as contiguous."""
     return _takes(name, given, described_all(name, given))
 
 
@@ -64,14 +65,14 @@ def _is_taken(name: str, given: Given) -> bool:
 
 
 def launch(name: str, given: Given) -> torch.Tensor:
-    """The output of operator *name* on npu. Raises OpError where it does not take *given*."""
+    """Run operator *name* and return its output on npu. Raises OpError if it rejects *given*."""
     key = described_all(name, given)
     done = card.again((name, key))
     return _outputs(name, given, key) if done is None else _on_npu(done.outputs, given)
 
 
 def launched(name: str, given: Given) -> torch.Tensor | None:
-    """The output of operator *name* on npu; None where it does not take *given*."""
+    """Run operator *name* and return its output on npu, or None if it does not accept *given*."""
     key = described_all(name, given)
     done = card.again((name, key))
     if done is not None:
@@ -97,16 +98,16 @@ def _on_npu(outputs: Mapping[str, Output], given: Given) -> torch.Tensor:
     found = result(outputs["output"])
     x = given.get("x")
     if found.dtype == torch.uint8 and isinstance(x, torch.Tensor) and "dtype" not in given:
-        # Bool is a byte to operators; what is not cast stays what it was.
+        # Operators see bool as a byte. Without a cast the result is bool again.
         found = found.view(x.dtype) if x.dtype == torch.bool else found
-    # Operators take a number's tensor as one of one element, and give such a one.
+    # Operators see a tensor without dimensions as one of shape (1,), and return that shape.
     if found.numel() == 1 and all(value.dim() == 0 for value in tensors_of(given)):
         found = found.reshape(())
     return to_npu(found)
 
 
 def tensors_of(given: Given) -> list[torch.Tensor]:
-    """The tensors of *given*, those of lists too."""
+    """The tensors of *given*, including those in lists."""
     found: list[torch.Tensor] = []
     for value in given.values():
         if isinstance(value, torch.Tensor):
@@ -117,7 +118,7 @@ def tensors_of(given: Given) -> list[torch.Tensor]:
 
 
 def arguments(name: str, given: Given) -> dict[str, object]:
-    """*given* as operator *name* takes it."""
+    """*given* converted to the arguments of operator *name*."""
     return {key: _argument(name, key, value) for key, value in given.items()}
 
 
@@ -132,7 +133,7 @@ def _argument(op: str, name: str, value: object) -> object:
 
 
 def described_all(name: str, given: Given) -> Said:
-    """All that *given* says but for the values on which the kernel of *name* does not depend."""
+    """The key of *given*: everything but values on which the kernel of *name* does not depend."""
     seen = _decisive(name)
     shapes = tuple([(x, described(y)) for x, y in given.items()])
     return Said(shapes, tuple([_values(x, given.get(x)) for x in seen]) if seen else ())
@@ -145,7 +146,7 @@ def _decisive(name: str) -> tuple[str, ...]:
 
 
 def _values(name: str, value: object) -> bytes:
-    """The values of *value*, which is called *name*, as far as they are known."""
+    """The bytes of argument *name* if its values are known, else no bytes."""
     if not isinstance(value, torch.Tensor) or not (
         card.computes_values() or (name == GROUP_ENDS and known.is_known(value))
     ):
@@ -154,7 +155,8 @@ def _values(name: str, value: object) -> bytes:
 
 
 def described(value: object) -> Hashable:
-    """All that *value* says but for the values of tensors; raises TypeError as `key_of` does."""
+    """The key of *value*: everything except the values of tensors. Raises TypeError as `key_of`
+    does."""
     kind = type(value)
     if isinstance(value, torch.Tensor):
         return value.dtype, value.shape, value.stride(), formats.get(value)

@@ -1,10 +1,9 @@
-"""Values that are known where shapes alone are simulated: whole numbers that a script decides by.
+"""Values that are known where shapes alone are simulated: integers on which a script branches.
 
-Indices, counts, masks and places are small and come of shapes and of each other. They have memory,
-and what torch computes of nothing but such tensors is computed. So the experts of a model are
-chosen as a distribution says, uniform unless another is given, and all that follows from it is
-known: which tokens an expert gets, and how many. A value that comes of weights or activations is
-unknown.
+Indices, counts, masks and positions are small and are computed from shapes and from each other.
+They have memory, and operations that read only such tensors are computed. The experts of a model
+are chosen by a distribution, uniform by default, and everything that follows is known: which tokens
+an expert gets, and how many. Values computed from weights or activations are unknown.
 """
 
 from __future__ import annotations
@@ -20,28 +19,28 @@ __all__ = ["choose", "chosen", "forget", "is_backed", "is_known", "learn", "may_
 
 KNOWN_TYPES = (torch.int64, torch.int32, torch.bool, torch.uint8, torch.int8, torch.int16)
 MOST_ELEMENTS = 1 << 22
-"""A larger tensor has no memory, and its values are not known."""
+"""Most elements of a tensor with memory; the values of larger tensors are unknown."""
 MOST_EXPERTS = 1024
-"""What chooses among more is no router: its choice is not known."""
+"""Most experts of a router; a choice among more elements is unknown."""
 
 _storages: dict[int, bool] = {}
 """Storage that has memory -> whether its values are known."""
 _shares: list[tuple[float, ...]] = [()]
-"""How often experts are chosen; uniform where there is nothing, or not as many."""
+"""Relative frequencies of experts; uniform if empty, or if the number of experts differs."""
 
 
 def choose(shares: Sequence[float]) -> None:
-    """Let routers choose experts as often as *shares* say, relative to each other; () is evenly."""
+    """Set the relative frequencies with which routers choose experts; () is uniform."""
     _shares[:] = [tuple(shares)]
 
 
 def may_be_known(shape: Iterable[int], dtype: torch.dtype) -> bool:
-    """Whether a tensor of that shape is given memory, so that its values can be known."""
+    """Whether a tensor of *shape* and *dtype* gets memory, so that its values can be known."""
     return dtype in KNOWN_TYPES and torch.Size(shape).numel() <= MOST_ELEMENTS
 
 
 def own(tensor: torch.Tensor) -> None:
-    """*tensor* on npu has memory of its own, whose values are not known yet."""
+    """Record that *tensor* on npu has memory; its values are still unknown."""
     storage = tensor.untyped_storage()
     key = storage._cdata
     if key not in _storages:
@@ -50,17 +49,17 @@ def own(tensor: torch.Tensor) -> None:
 
 
 def is_backed(tensor: torch.Tensor) -> bool:
-    """Whether there is memory behind *tensor*."""
+    """Whether *tensor* has memory."""
     return tensor.untyped_storage()._cdata in _storages
 
 
 def learn(found: object) -> None:
-    """The values of all tensors of *found* that have memory are known from here on."""
+    """Mark the values of all tensors in *found* that have memory as known."""
     _mark(found, True)
 
 
 def forget(found: object) -> None:
-    """They are not."""
+    """Mark the values of all tensors in *found* as unknown."""
     _mark(found, False)
 
 
@@ -73,15 +72,15 @@ def _mark(found: object, is_known: bool) -> None:
 
 
 def is_known(found: object) -> bool:
-    """Whether there are tensors on npu in *found*, and the values of all are known."""
+    """Whether *found* has npu tensors, and the values of all of them are known."""
     tensors = [x for x in tree_leaves(found) if isinstance(x, torch.Tensor) and x.is_npu]
     return bool(tensors) and all(_storages.get(x.untyped_storage()._cdata, False) for x in tensors)
 
 
 def chosen(shape: Sequence[int], experts: int) -> torch.Tensor | None:
-    """Which of *experts* a router chooses for each token, `(..., k)`; None where it is no router.
+    """The experts that a router chooses for each token, `(..., k)`; None if it is not a router.
 
-    Each takes its turn as often as its share says, and no token the same expert twice.
+    Experts are chosen in turn, with the given frequencies, and a token never gets one twice.
     """
     count, k = torch.Size(shape[:-1]).numel(), shape[-1]
     if not 0 < k <= experts <= MOST_EXPERTS:
@@ -90,7 +89,7 @@ def chosen(shape: Sequence[int], experts: int) -> torch.Tensor | None:
     weights = np.array(shares) / sum(shares)
     taken, rows = np.zeros(experts), np.empty((count, k), np.int64)
     for row in range(count):
-        # Those that are farthest behind their share of what has been chosen so far.
+        # Choose the experts that are farthest below their share of the choices so far.
         behind = weights * (row + 1) * k - taken
         rows[row] = np.argsort(-behind, kind="stable")[:k]
         taken[rows[row]] += 1

@@ -1,8 +1,8 @@
-"""LayerNorm of types of 16 bits as the kernel of a card computes it, on tensors of the host.
+"""LayerNorm of 16-bit types as the kernel of a card computes it, on host tensors.
 
-LayerNormV3 computes in float32; where x and weight are both of one type of 16 bits, it rounds mean
-and rstd to that type before it uses them (layer_norm_v3.py of CANN 8.1.RC1). In which order it adds
-is that of torch (assumed), and so is all that is not of 16 bits.
+LayerNormV3 computes in float32; if x and weight both have the same 16-bit type, it rounds mean and
+rstd to that type before it uses them (layer_norm_v3.py of CANN 8.1.RC1). The order of summation is
+that of torch (assumed), and so is everything for other types.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def forward(
 def backward(
     grad: torch.Tensor, x: torch.Tensor, shape: list[int], *others: Any
 ) -> tuple[torch.Tensor | None, ...]:
-    """Its gradients, in float32 as mean and rstd are."""
+    """The gradients of `native_layer_norm`, in float32 like mean and rstd."""
     *given, mask = others
     wide = [each if each is None else each.float() for each in given]
     own = x.dtype if x.dtype in HALF_TYPES else None

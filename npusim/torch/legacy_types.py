@@ -1,4 +1,4 @@
-"""`torch.npu.FloatTensor` and its like: older names for tensors of one dtype on the card."""
+"""`torch.npu.FloatTensor` and similar types: older names for tensors of one dtype on the card."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [f"{name}Tensor" for name in _DTYPES]
 
 
 class _LegacyType(type):
-    """The type of a class that all npu tensors of one dtype are instances of."""
+    """A metaclass by which all npu tensors of one dtype count as instances of the class."""
 
     dtype: torch.dtype
 
@@ -33,7 +33,7 @@ class _LegacyType(type):
         )
 
     def __call__(cls, *args: object) -> torch.Tensor:
-        """Empty, of a shape given as numbers, or of a list of values."""
+        """Make a tensor: empty, of a shape given as integers, or from a list of values."""
         if len(args) == 1 and not isinstance(args[0], int):
             return torch.tensor(args[0], dtype=cls.dtype, device="npu")
         return torch.empty(args or (0,), dtype=cls.dtype, device="npu")

@@ -1,9 +1,10 @@
 """Binary cross entropy of logits, and its gradient, as the kernels of a card compute them.
 
-SigmoidCrossEntropyWithLogitsV2 computes in float32 and rounds each loss, which ReduceMean or
-ReduceSum takes; weights that are not given are tensors of ones. The gradient is one kernel
+SigmoidCrossEntropyWithLogitsV2 computes in float32 and rounds each loss, and ReduceMean or
+ReduceSum reduces them; missing weights are tensors of ones. The gradient is one kernel
 (ops-nn@e5c3fa9, aclnn_binary_cross_entropy_with_logits.cpp and _backward.cpp; CANN 8.1.RC1,
-sigmoid_cross_entropy_with_logits_grad_v2.py). A target has none (op-plugin, derivatives.yaml).
+sigmoid_cross_entropy_with_logits_grad_v2.py). The target has no gradient (op-plugin,
+derivatives.yaml).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from npusim.torch.works.streams import Stream
 __all__ = ["AUTOGRAD", "KERNELS", "backward"]
 
 NONE, MEAN, SUM = range(3)
-"""Numbers of reductions in ATen."""
+"""Reductions, as numbered in ATen."""
 OP = torch.ops.aten.binary_cross_entropy_with_logits.default
 GRADIENT_STEPS = ("mul", "exp", "add", "div", "mul", "add", "sub", "mul", "sub", "mul", "mul")
 
@@ -87,7 +88,7 @@ def backward(
 
 
 class _Recorded(torch.autograd.Function):
-    """A loss, and what its gradient asks for."""
+    """A loss that saves the tensors that its gradient needs."""
 
     @staticmethod
     def forward(context: Any, x: torch.Tensor, *others: Any) -> Any:
@@ -118,4 +119,4 @@ def _above(
 KERNELS: dict[str, Callable[..., Any]] = {"binary_cross_entropy_with_logits": _loss}
 """Operation of aten -> its kernel for the card."""
 AUTOGRAD: dict[str, Callable[..., Any]] = {"binary_cross_entropy_with_logits": _above}
-"""The same before gradients are dealt with."""
+"""Operation of aten -> its autograd kernel."""

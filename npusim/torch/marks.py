@@ -1,4 +1,4 @@
-"""`torch.npu.mstx`: marks that scripts set for the vendor's profiler; nothing keeps them here."""
+"""`torch.npu.mstx`: marks for the vendor's profiler, which are ignored here."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ class mstx:  # noqa: N801
 
     @staticmethod
     def mark(message: str = "", stream: object = None, domain: str = "default") -> None:
-        """A moment."""
+        """Mark a point in time."""
 
     @staticmethod
     def range_start(message: str, stream: object = None, domain: str = "default") -> int:  # noqa: ARG004
-        """The beginning of a range; returns its number."""
+        """Begin a range; returns its number."""
         return next(mstx._numbers)
 
     @staticmethod
     def range_end(range_id: int, domain: str = "default") -> None:
-        """The end of the range of that number."""
+        """End the range with the number *range_id*."""
 
     @staticmethod
     def mstx_range(
@@ -32,5 +32,5 @@ class mstx:  # noqa: N801
         stream: object = None,  # noqa: ARG004
         domain: str = "default",  # noqa: ARG004
     ) -> Callable[[Callable[..., object]], Callable[..., object]]:
-        """A decorator that makes each call a range."""
+        """A decorator that marks each call as a range."""
         return lambda call: call

@@ -1,7 +1,7 @@
-"""How much of the card's memory tensors take, as torch_npu's allocator counts it.
+"""Memory of the card that tensors use, as counted by torch_npu's allocator.
 
-Each storage is rounded up to the allocator's blocks. Nothing is held for later use, so what is
-reserved is what is allocated.
+Each storage is rounded up to the allocator's blocks. No memory is cached for later use, so reserved
+memory equals allocated memory.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ __all__ = ["Memory", "memory"]
 
 
 class _Lease(weakref.ref[object]):
-    """A storage on the card, for as long as it lives."""
+    """A weak reference to a live storage on the card."""
 
     __slots__ = ("block", "nbytes", "start")
     nbytes: int
     start: int
-    """Where it begins in the memory of the host."""
+    """Its start address in host memory."""
     block: Block | None
-    """Where it lies on a card whose caches pass from launch to launch."""
+    """Its memory on the card, if the contents of the caches are carried from launch to launch."""
 
 
 class Memory:
-    """The storages that live on the card."""
+    """The live storages on the card."""
 
     def __init__(self) -> None:
         self.allocated_bytes = 0
         self.peak_bytes = 0
         self.taken_bytes = self.freed_bytes = 0
-        """In all, since they were last set to 0."""
+        """Totals since the last reset."""
         self.fraction = 1.0
-        """The share of the card's memory that tensors may take."""
+        """The fraction of the card's memory that tensors may use."""
         self._leases: dict[int, _Lease] = {}
         self._lying: list[tuple[int, _Lease]] = []
-        """Storages that have a block, by where they begin in the memory of the host."""
+        """Storages with a block, sorted by start address in host memory."""
         self._written: tuple[int, Block] | None = None
-        """The same of what a kernel has just written, whose storage is to come."""
+        """Address and block of the output of the last kernel, whose storage does not exist yet."""
 
     def take(self, tensor: torch.Tensor) -> None:
-        """Count the storage of *tensor*, which is new on the card, until it is gone.
+        """Count the storage of *tensor*, which is new on the card, until it is freed.
 
-        Raises torch.OutOfMemoryError where the card has no room for it.
+        Raises torch.OutOfMemoryError if the card does not have enough memory.
         """
         storage = tensor.untyped_storage()
         wanted = storage.nbytes()
@@ -69,7 +69,7 @@ class Memory:
         self._leases[id(lease)] = lease
 
     def segments(self) -> list[tuple[int, int]]:
-        """Where each storage begins in the memory of the host, and its bytes on the card."""
+        """The start address of each storage in host memory, and its bytes on the card."""
         return sorted((lease.start, lease.nbytes) for lease in self._leases.values())
 
     def _end(self, lease: weakref.ref[object]) -> None:
@@ -81,18 +81,18 @@ class Memory:
         self.freed_bytes += nbytes
 
     def _block(self, start: int, nbytes: int) -> Block | None:
-        """Memory of the card for a storage that begins at *start* on the host."""
+        """Memory of the card for a storage that starts at *start* on the host."""
         caches = card.caches()
         if caches is None:
             return None
         written, self._written = self._written, None
         if written is not None and written[0] == start:
             return written[1]
-        # Another label of a storage that lies there already, or memory that is new.
+        # The memory of the existing storage if this is a relabelled one, else new memory.
         return self._lies_at(start) or caches.take(nbytes)
 
     def _lies_at(self, start: int) -> Block | None:
-        """What lies from *start* on in the memory of the host."""
+        """The block of the storage that starts at host address *start*, if there is one."""
         place = bisect_right(self._lying, start, key=itemgetter(0))
         if not place:
             return None
@@ -102,14 +102,14 @@ class Memory:
         return lease.block.part(start - first)
 
     def lie(self, value: Output, tensor: torch.Tensor) -> None:
-        """*value*, an argument of a kernel, is the memory of *tensor*."""
+        """Assign the memory of *tensor* to *value*, an argument of a kernel."""
         caches = card.caches()
         block = None if caches is None else self._lies_at(tensor.data_ptr())
         if caches is not None and block is not None:
             caches.lie(value, block)
 
     def write(self, tensor: torch.Tensor, value: Output) -> None:
-        """*tensor*, in host memory, holds *value*, which a kernel has written."""
+        """Note that *tensor*, in host memory, holds *value*, which a kernel has written."""
         caches = card.caches()
         block = None if caches is None else caches.give_up(value)
         self._written = None if block is None else (tensor.data_ptr(), block)

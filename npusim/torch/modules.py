@@ -1,10 +1,10 @@
-"""Which module of a model is at work, for those that record what the card does.
+"""Track which module of a model is running, for recordings of the card.
 
-Hooks that torch calls around the forward of every module find it. The path of a module is that of
-`named_modules()` below the outermost one that was called, whose class comes first:
-`LlamaForCausalLM.model.layers.0.self_attn.q_proj`. What `torch.compile` makes of a module has the
-path of that module, and operations of a compiled graph have those that dynamo has noted. Kernels of
-a backward pass belong to no module.
+torch calls hooks around the forward of every module. The path of a module is its path in
+`named_modules()` below the outermost module that was called, and starts with the class of that one:
+`LlamaForCausalLM.model.layers.0.self_attn.q_proj`. A module made by `torch.compile` has the path of
+the original, and operations of a compiled graph have the paths recorded by dynamo. Kernels of a
+backward pass belong to no module.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from npusim.torch.clock import clock
 __all__ = ["GraphRun", "Modules"]
 
 COMPILED = "_orig_mod"
-"""The name under which a compiled module holds that of which it was made."""
+"""The attribute of a compiled module that holds the original module."""
 HOOKS_WARNING = "Using `torch.compile\\(module\\)` when there are global hooks on modules"
-"""The beginning of what torch warns of; hooks here are prepared for it."""
+"""The beginning of a warning of torch; the hooks here handle that case."""
 
 
 class Modules:
-    """Tells the clock in the forward of which module the process is, between enter and exit."""
+    """Sets the running module on the clock, between enter and exit."""
 
     def __init__(self) -> None:
         self._classes: dict[str, str] = {}
-        """Path of each module that is known -> its class."""
+        """Path of each known module -> its class."""
         self._paths: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
         self._roots: Counter[str] = Counter()
         self._outer: list[str] = []
@@ -56,7 +56,7 @@ class Modules:
         clock.module = ""
 
     def classes_of(self, paths: Iterable[str]) -> dict[str, str]:
-        """The classes of the modules at *paths*, and of those around them."""
+        """The classes of the modules at *paths*, and of the modules that contain them."""
         found: dict[str, str] = {}
         for path in dict.fromkeys(paths):
             parts = path.split(".")
@@ -67,7 +67,7 @@ class Modules:
         return found
 
     def _enter(self, module: torch.nn.Module, _: object) -> None:
-        # Dynamo takes hooks apart too; what it makes of modules knows them by itself.
+        # Dynamo traces hooks too; its graphs have the paths of modules already.
         if torch.compiler.is_compiling() or clock.is_in_graph:
             return
         path = self._paths.get(module)
@@ -77,12 +77,12 @@ class Modules:
     def _leave(self, module: torch.nn.Module, _: object, __: object) -> None:  # noqa: ARG002
         if torch.compiler.is_compiling() or clock.is_in_graph:
             return
-        # One whose forward was under way when this began was never entered.
+        # A module whose forward was running when the recording started was never entered.
         if self._outer:
             clock.module = self._outer.pop()
 
     def _named(self, root: torch.nn.Module) -> str:
-        """The path of *root*, of which no module around is known; those in it get theirs."""
+        """The path of *root*, which is in no known module; sets those of its submodules too."""
         origin = _origin(root)
         own = self._paths.get(origin)
         if own is None:
@@ -97,27 +97,27 @@ class Modules:
 
 
 def _origin(module: torch.nn.Module) -> torch.nn.Module:
-    """*module*, or that of which `torch.compile` made it."""
+    """*module*, or the original module if `torch.compile` made it."""
     origin = module._modules.get(COMPILED)
     return module if origin is None else origin
 
 
 class GraphRun(torch.fx.Interpreter):
-    """Runs a compiled graph node by node, and reports to the clock of which module each is."""
+    """Runs a compiled graph node by node, and sets the module of each node on the clock."""
 
     def __init__(self, graph: torch.fx.GraphModule) -> None:
         super().__init__(graph)
         self._around = clock.module
 
     def run(self, *args: object, **kwargs: object) -> object:
-        """What the graph gives for *args*."""
+        """Run the graph on *args*."""
         try:
             return super().run(*args, **kwargs)
         finally:
             clock.module = self._around
 
     def run_node(self, n: torch.fx.Node) -> object:
-        """What node *n* gives."""
+        """Run node *n*."""
         stack = n.meta.get("nn_module_stack") or {"": ("", None)}
         path, _ = list(stack.values())[-1]
         clock.module = ".".join(part for part in (self._around, _below(path)) if part)
@@ -125,7 +125,7 @@ class GraphRun(torch.fx.Interpreter):
 
 
 def _below(path: str) -> str:
-    """*path* of dynamo below the module that was compiled.
+    """The part of dynamo's *path* below the module that was compiled.
 
     >>> _below("L['self'].layers.0.up"), _below("G['model'].head"), _below("")
     ('layers.0.up', 'model.head', '')

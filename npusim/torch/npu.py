@@ -1,4 +1,4 @@
-"""`torch.npu`, also `torch_npu.npu`: the card as scripts ask for it."""
+"""`torch.npu`, also `torch_npu.npu`: the interface of scripts to the card."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ __all__ = ["Event", "Generator", "Stream", "amp", "config", "device", "get_devic
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """What `get_device_properties` returns."""
+    """The result of `get_device_properties`."""
 
     name: str
     total_memory: int
@@ -73,15 +73,15 @@ def is_initialized() -> bool:
 
 
 def init() -> None:
-    """Nothing is left to do."""
+    """Do nothing: the card is already initialised."""
 
 
 _lazy_init, _initialized = init, True
-"""What torch's own modules ask of a backend."""
+"""Names that torch's own modules expect of a backend."""
 
 
 def _lazy_call(call: Callable[[], object], **_: object) -> None:
-    """Call it once the card is there, as it is."""
+    """Call *call* at once, since the card is already initialised."""
     call()
 
 
@@ -98,7 +98,7 @@ def _get_device_index(
 
 
 def device_count() -> int:
-    """One card, or as many as torchrun has started processes."""
+    """The number of processes that torchrun has started, or 1."""
     return numbering.count()
 
 
@@ -107,7 +107,7 @@ def current_device() -> int:
 
 
 def set_device(device: object) -> None:
-    """Choose what number the card of this process has, of as many as there are."""
+    """Set the number of the card of this process, below :func:`device_count`."""
     number = device if isinstance(device, int) else torch.device(device).index or 0
     if not -1 <= number < numbering.count():
         raise invalid_device(f"npu:{number}")
@@ -134,16 +134,16 @@ SOC_VERSIONS = {
 
 
 def get_soc_version() -> int:
-    """The number of the chip; -1 of one that has none."""
+    """The number of the chip, or -1 if it has none."""
     return SOC_VERSIONS.get(card.name(), -1)
 
 
 CANN_VERSION = "9.1.0"
-"""That of the sources which kernels are written from (ops-nn@e5c3fa9 version.cmake)."""
+"""The version of the sources on which the kernels are based (ops-nn@e5c3fa9 version.cmake)."""
 
 
 def get_cann_version(module: str = "CANN") -> str:  # noqa: ARG001
-    """The version of CANN, of which all parts have the same."""
+    """The version of CANN, which is the same for all its modules."""
     return CANN_VERSION
 
 
@@ -157,7 +157,7 @@ def _is_gte_cann_version(version: str, module: str = "CANN") -> bool:  # noqa: A
 
 
 def is_support_inf_nan() -> bool:
-    """Whether what overflows becomes infinite: not on Atlas inference products, which saturate."""
+    """Whether overflows become infinite: not on Atlas inference products, which saturate."""
     return card.spec().series != "Atlas inference"
 
 
@@ -179,7 +179,7 @@ def get_device_properties(device: object = None) -> Properties:
 
 
 def synchronize(device: object = None) -> None:
-    """Wait until the card has done all."""
+    """Wait until the card has finished all its work."""
     device_number(device)
     clock.wait()
 
@@ -195,7 +195,7 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 
 
 def is_bf16_supported() -> bool:
-    """Whether the cube takes bfloat16: not on Atlas inference products."""
+    """Whether the cube supports bfloat16: not on Atlas inference products."""
     return card.spec().series != "Atlas inference"
 
 
@@ -222,14 +222,14 @@ def set_autocast_dtype(dtype: torch.dtype) -> None:
 
 
 def can_device_access_peer(device: object, peer_device: object) -> bool:
-    """Whether one card reaches another's memory: there is one."""
+    """Whether one card can access another's memory: there is only one."""
     device_number(device)
     device_number(peer_device)
     return False
 
 
 def get_device_capability(device: object = None) -> None:
-    """None, as on a card: capabilities are CUDA's."""
+    """None, as on a card: capabilities are a concept of CUDA."""
     device_number(device)
 
 

@@ -1,7 +1,7 @@
-"""Which number the card of this process has: 0, or its place among those of a server.
+"""The number of the card of this process: 0, or its index among the cards of a server.
 
-Each process has one card. Where `torchrun` starts several, scripts call theirs npu:1, npu:2 and so
-on; here that names the one card as npu:0 does, whose tensors say npu:0.
+Each process has one card. If `torchrun` starts several, scripts call their cards npu:1, npu:2 and
+so on. Here these are names of the single card of the process, whose tensors are on npu:0.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ _chosen = [0]
 
 
 def count() -> int:
-    """Cards of this server, one for each process that torchrun has started on it."""
+    """The number of cards of this server: one for each process that torchrun has started on it."""
     text = os.environ.get("LOCAL_WORLD_SIZE", "1")
     return max(1, int(text)) if text.isdecimal() else 1
 
 
 def current() -> int:
-    """The number that `set_device` has chosen, if there is such a card."""
+    """The number set by `set_device`, if there is such a card."""
     return _chosen[0] if _chosen[0] < count() else 0
 
 
@@ -30,5 +30,5 @@ def is_current(number: int | None) -> bool:
 
 
 def choose(number: int) -> None:
-    """Call the card *number*, which is below :func:`count`."""
+    """Set the number of the card, which is below :func:`count`."""
     _chosen[0] = number

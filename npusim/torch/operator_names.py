@@ -1,4 +1,4 @@
-"""The names of torch_npu's operators: those that are simulated, and those that refuse."""
+"""The names of torch_npu's operators: those that are simulated, and those that raise an error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REFUSED = (operators() | OF_ATB.keys()) - FUNCTIONS.keys()
 
 
 def named(name: str) -> Any:
-    """The operator *name* of torch_npu, or the type; raises AttributeError where it has none."""
+    """The operator or type *name* of torch_npu. Raises AttributeError if there is none."""
     if name in CARD_TYPES:
         return CARD_TYPES[name]
     if name in FUNCTIONS:
@@ -30,7 +30,7 @@ def named(name: str) -> Any:
         return import_module(f"torch_npu.{name}")
     if name in names()["torch_npu"]:
         return refusals.refusal("torch_npu", name)
-    # npu_dynamic_quant_v9 is no slip of npu_dynamic_quant.
+    # npu_dynamic_quant_v9 is not a typo of npu_dynamic_quant.
     others = [other for other in (*FUNCTIONS, *REFUSED) if not name.startswith(other)]
     near = get_close_matches(name, others, n=1, cutoff=0.9)
     advice = f"did you mean {near[0]}?" if near else "leave it out"

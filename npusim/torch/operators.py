@@ -1,9 +1,9 @@
 """The operators of torch_npu in the namespace `npu`: each call runs on the simulated card.
 
-Errors are those of a card, with torch_npu's first line and CANN's code, and then what npusim has to
-say: what must hold, what came, what to do. The form of the first line is that of published error
-reports. A kernel that traps is reported at once, by a card only at the next synchronise. Which
-functions there are, and which function of aclnn each calls, the operators declare.
+Errors are those of a card, with torch_npu's first line and CANN's code, followed by npusim's text:
+what must hold, what was passed, what to do. The first line has the form of published error reports.
+A kernel that traps is reported at once; a card reports it only at the next synchronise. The
+operators declare the functions, and the aclnn function that each of them calls.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def register(define: Define) -> frozenset[str]:
 
 
 def _register_composed() -> frozenset[str]:
-    """Define operators that are made of others or run on the host, and return their names."""
+    """Define operators that are composed of others or run on the host, and return their names."""
     library = torch.library.Library("npu", "FRAGMENT")
     _libraries.append(library)
     for full, function in composed.declared().items():
@@ -92,9 +92,9 @@ def _register(
 
 
 def _or_parts(real: Callable[..., object], parts: Callable[..., object]) -> Callable[..., object]:
-    """*real*, or *parts* where a card takes the call and the kernel of npusim does not.
+    """Run *real*, or *parts* for calls that a card accepts and the kernel of npusim does not.
 
-    Where tensors do not fit together either, what the kernel has said stands.
+    If the parts reject the tensors as well, the error of the kernel is raised.
     """
 
     def either(*args: object, **kwargs: object) -> object:
@@ -134,7 +134,7 @@ def _refusal(name: str) -> Callable[..., NoReturn]:
 
 
 def _fake(function: ops.TorchFunction, schema: torch.FunctionSchema) -> Callable[..., object]:
-    """What comes out, as empty tensors."""
+    """The fake kernel, which returns empty tensors of the shapes of the outputs."""
 
     def fake(*args: object, **kwargs: object) -> object:
         bound = bind(schema, args, kwargs)
@@ -149,7 +149,7 @@ def _fake(function: ops.TorchFunction, schema: torch.FunctionSchema) -> Callable
             found = function.outputs(known, torch)
             behind = _behind(function, known, first)
         except (AttributeError, IndexError):
-            # Asked of a tensor that is None, or has too few dimensions.
+            # A tensor is None or has too few dimensions.
             name = function.name
             raise OpError(
                 Code.INVALID_PARAMETER,
@@ -169,13 +169,13 @@ def _fake(function: ops.TorchFunction, schema: torch.FunctionSchema) -> Callable
 def _behind(
     function: ops.TorchFunction, known: Mapping[str, object], first: torch.Tensor
 ) -> tuple[Any, ...]:
-    """What a function returns behind the outputs, tensors next to *first*."""
+    """The further results of a function, after its outputs, on the device of *first*."""
     each = function.behind(known)
     return tuple(empty(first, *x) if isinstance(x, tuple) else x for x in each)
 
 
 def _returned(schema: torch.FunctionSchema, tensors: list[torch.Tensor]) -> object:
-    """What a function returns that writes to *tensors*: nothing, or as many of them as it says."""
+    """The result of a function that writes to *tensors*: none or some of them, by its schema."""
     found = tuple(tensors[: len(schema.returns)])
     return found if len(found) > 1 else found[0] if found else None
 
@@ -185,7 +185,7 @@ def _is_tensor(returned: Any) -> bool:
 
 
 def _returns_list(schema: torch.FunctionSchema) -> bool:
-    """Whether a function returns a list of tensors, be it of one."""
+    """Whether a function returns a list of tensors, even if it has only one."""
     return [str(each.type) for each in schema.returns] == ["List[Tensor]"]
 
 
@@ -197,13 +197,13 @@ def _shapes(known: Mapping[str, object]) -> str:
 def _real(
     op: str, function: ops.TorchFunction, schema: torch.FunctionSchema
 ) -> Callable[..., object]:
-    """Runs *op*; in place, the tensor's own memory is exchanged for that of the result."""
+    """Run *op*; in place, this replaces the tensor's memory by that of the result."""
 
     gives_list = _returns_list(schema)
     is_repeatable = not (function.into or schema.is_mutable or function.wanted)
 
     def more(bound: dict[str, Any]) -> tuple[Any, ...]:
-        """What comes behind the outputs of a call that was made before."""
+        """The results after the outputs, for a repeated call."""
         layouts = {name: _layout(value) for name, value in named_tensors(bound)}
         first = next(iter(bound.values()))
         return _behind(function, described(arguments(function, bound), layouts), first)
@@ -241,7 +241,7 @@ def _real(
         elif schema.is_mutable:
             return first
         else:
-            # No kernel: a clone of an npu tensor would be one.
+            # Cloned on the host: a clone of an npu tensor would launch a kernel.
             found = to_npu(to_host(first).clone())
             formats.put(found, formats.get(first))
         if not schema.is_mutable:
@@ -260,7 +260,7 @@ def _layout(tensor: torch.Tensor) -> str:
 def _key(
     function: ops.TorchFunction, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> Hashable | None:
-    """All that a call of *function* says of shapes alone; None where it cannot be found again."""
+    """The key of a call of *function* on shapes alone; None if the call cannot be repeated."""
     if card.computes_values():
         return None
     tensors = tensors_of({"args": [*args], **kwargs})
@@ -280,7 +280,7 @@ def _run(
     key: Hashable = None,
     gives_list: bool = False,
 ) -> Any:
-    """Run *op*, which torch_npu hands to the function *acl* of aclnn."""
+    """Run *op*, for which torch_npu calls the aclnn function *acl*."""
     try:
         taken = {name: _taken(op, name, value) for name, value in arguments.items()}
         done = card.run(op, again_by=key, **taken)
@@ -290,7 +290,7 @@ def _run(
 
 
 def _given(done: Result, gives_list: bool) -> Any:
-    """What a function of torch_npu returns that ran as *done*."""
+    """The result of a function of torch_npu that ran as *done*."""
     outputs = tuple(map(_on_npu, done.outputs.values()))
     if gives_list:
         return list(outputs)
@@ -307,7 +307,7 @@ def _on_npu(output: Output) -> torch.Tensor:
 
 
 def _require_none(op: str, acl: str, name: str, value: object) -> None:
-    """Refuse a parameter that only other chips have."""
+    """Raise an error for a parameter that only other chips support."""
     if value is not None:
         text = f"{op}: {name} must be None on the chips that are simulated, not given; leave it out"
         raise as_on_card(OpError(Code.INVALID_PARAMETER, text), op, acl)
@@ -328,6 +328,6 @@ def _taken(op: str, name: str, value: object) -> object:
         )
     tensor = formats.as_cast(value)
     if not card.computes_values() and not (tensor.is_contiguous() or tensor.mT.is_contiguous()):
-        # A spec says of no other view how it lies.
+        # A spec cannot describe the strides of other views.
         tensor = contiguous(tensor)
     return argument(op, name, to_host(tensor), formats.get(tensor))

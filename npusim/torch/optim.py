@@ -1,7 +1,7 @@
-"""`torch_npu.optim`: optimizers whose steps a card takes on parameters that lie side by side.
+"""`torch_npu.optim`: optimizers that a card runs on parameters fused into one contiguous tensor.
 
-Here a step is that of torch's optimizer, over lists of tensors: its kernels go over all parameters
-at once, as those of a card do over one tensor that holds them all (assumed of the time). Source:
+Here a step is that of torch's optimizer, on lists of tensors: its kernels process all parameters at
+once, like those of a card on the fused tensor (the times are assumed to be equal). Source:
 op-plugin@517f2e7, the documents torch_npu-optim-NpuFused*.md.
 """
 
@@ -18,13 +18,13 @@ __all__ = ["NpuFusedAdadelta", "NpuFusedAdam", "NpuFusedAdamW", "NpuFusedRMSprop
 
 
 class _Fused(torch.optim.Optimizer):
-    """What all of them add to torch's optimizer."""
+    """The methods that all fused optimizers add to torch's optimizer."""
 
     def __init__(self, params: Iterable[Any], **given: Any) -> None:
         super().__init__(params, **given, foreach=True)
 
     def clip_grad_norm_fused_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
-        """Scale all gradients so that their norm is at most *max_norm*, and return what it was."""
+        """Scale all gradients so that their norm is at most *max_norm*; returns the old norm."""
         parameters = [each for group in self.param_groups for each in group["params"]]
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, foreach=True)
 

@@ -1,7 +1,7 @@
-"""Pinned memory: host tensors that a card could copy without waiting, which carry a mark.
+"""Pinned memory: host tensors marked as pinned, which a card can copy asynchronously.
 
-Copies take no simulated time, so pinned memory is ordinary memory here; torch's own functions would
-ask for an allocator that only a backend in C++ can give.
+Copies take no simulated time, so pinned memory is ordinary memory here. torch's own functions would
+need an allocator that only a backend in C++ can provide.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _pinned: set[int] = set()
 
 
 def patch() -> None:
-    """Put functions that know the mark in the place of torch's."""
-    # Torch keeps the set of functions that `with torch.device(...)` serves once it has asked.
+    """Replace torch's functions by ones that handle the mark."""
+    # torch caches the set of functions that `with torch.device(...)` affects.
     _device_constructors()
     for name in FACTORIES:
         setattr(torch, name, _marking(getattr(torch, name)))
@@ -45,7 +45,7 @@ def _marking(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def made(*args: object, **kwargs: object) -> torch.Tensor:
         likes = [arg for arg in args if hasattr(type(arg), "__torch_function__")]
         if not all(isinstance(arg, torch.Tensor) for arg in likes):
-            # A class of a script that is like a tensor asks by which function it was called.
+            # A tensor-like class with __torch_function__ is passed the function that was called.
             found: torch.Tensor = handle_torch_function(made, args, *args, **kwargs)
             return found
         if not kwargs.pop("pin_memory", False):
@@ -58,7 +58,7 @@ def _marking(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
 
 
 def _pin(tensor: torch.Tensor, device: object = None) -> torch.Tensor:  # noqa: ARG001
-    """A copy in pinned memory; *tensor* itself if it is there already.
+    """A copy in pinned memory, or *tensor* itself if it is already pinned.
 
     Raises RuntimeError for a tensor on the card, as torch does.
     """

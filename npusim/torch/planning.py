@@ -1,4 +1,4 @@
-"""What a script without values is planned with: the memory of several cards, the choice of experts.
+"""Settings of plans without values: the memory of several cards, and the choice of experts.
 
 ::
 
@@ -22,7 +22,7 @@ __all__ = ["PlanError", "memory_bytes", "shares_of"]
 
 UNITS = {"GiB": 1 << 30, "MiB": 1 << 20}
 MOST_BYTES = 1 << 16
-"""Of a list of experts."""
+"""Most bytes of a file with a list of experts."""
 _MEMORY = re.compile(r"(?:(\d+)x)?(\d+)(GiB|MiB)")
 
 
@@ -42,7 +42,7 @@ def memory_bytes(text: str) -> int:
 
 
 def shares_of(experts: str | os.PathLike[str] | Sequence[float]) -> tuple[float, ...]:
-    """How often each expert is chosen, relative to the others: a list, or a file of JSON with one.
+    """The relative frequency of each expert, from a list or a JSON file with a list.
 
     Raises PlanError.
     """

@@ -1,20 +1,20 @@
 """Products of torch on npu tensors: `mm`, `bmm`, `addmm` and others as the card runs them.
 
-`matmul`, `linear`, `einsum` and attention come here as torch takes them apart. A product is one
-launch of the operator `matmul`, and next to it there are those that aclnn adds (ops-nn,
+torch decomposes `matmul`, `linear`, `einsum` and attention into these. A product is one launch of
+the operator `matmul`, together with the launches that aclnn adds (ops-nn,
 matmul/mat_mul_v3/op_api and matmul/common/op_host/op_api):
 
-* an operand that is a plain transposed view goes in as it lies, any other view is copied first;
-* float32 is multiplied as it is, since allow_hf32 is not set, and matrices of two types are cast to
-  it first. Atlas inference multiplies float16 alone, and casts float32 to it and the result back;
-* k = 1 is Mul and never reaches the cube, but on Atlas inference, with a bias or FRACTAL_NZ, and
+* an operand that is a plain transposed view is read in place, any other view is copied first;
+* float32 is multiplied as float32, since allow_hf32 is not set, and matrices of two types are cast
+  to it first. Atlas inference multiplies only float16: it casts float32 to it and the result back;
+* k = 1 runs as Mul and not on the cube, except on Atlas inference, with a bias or FRACTAL_NZ, and
   with bfloat16 of more than 4000 columns or fewer than 10000 elements;
-* a number a column that is added is a bias, of bfloat16 cast to float32 first;
+* an added row with one number for each column is a bias; bfloat16 is cast to float32 first;
 * a whole matrix is added by a separate kernel, Axpy if there is an `alpha`: to the product in
-  float32, as which the matrix is then cast too, and the sum back; to the product as it is rounded
-  on Atlas inference, and where the weight is FRACTAL_NZ. That `baddbmm` does the like is assumed.
+  float32, for which the matrix is cast to float32 and the sum is cast back; or to the rounded
+  product on Atlas inference, and if the weight is FRACTAL_NZ. `baddbmm` is assumed to do the same.
 
-That a result is of the type of the first matrix, where the two differ, is assumed.
+If the types of the matrices differ, the result is assumed to have the type of the first one.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 ONE_OUTPUT, BY_ROWS, ALONG_K = 3, 0, 2
 """split_item, and two of group_type, of npu_grouped_matmul."""
 MOST_MUL_COLUMNS = 4000
-"""A bfloat16 product with k = 1 has at most so many, if Mul is to take it (matmul_util.cpp)."""
+"""Most columns of a bfloat16 product with k = 1 that runs as Mul (matmul_util.cpp)."""
 LEAST_MUL_ELEMENTS = 10000
-"""The same of its result."""
+"""Least elements of the result of a bfloat16 product with k = 1 that runs as Mul (the same)."""
 
 
 class ProductOp:
-    """A product of torch: on the card where *compute* finds its kernels, else on the host."""
+    """A product of torch: on the card if *compute* finds kernels for it, else on the host."""
 
     __slots__ = ("_again", "_compute", "_host")
 
@@ -118,10 +118,10 @@ def _grouped(
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor | None:
-    """Groups of rows of *a*, each by its matrix of *b*: one npu_grouped_matmul.
+    """Multiply groups of rows of *a* by the matrices of *b*, with one npu_grouped_matmul.
 
-    Where both are matrices, groups of columns of *a* meet groups of rows of *b*. The ends of groups
-    are cast to int64, which the kernel takes.
+    If both are matrices, groups of columns of *a* are multiplied by groups of rows of *b*. The ends
+    of groups are cast to int64, which the kernel requires.
     """
     if offs is None or a.dim() != 2 or not (is_plain(a) and is_plain(b)):
         return None
@@ -149,7 +149,7 @@ def _is_inference() -> bool:
 def _product(
     a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None, *, is_wide: bool = False
 ) -> torch.Tensor | None:
-    """`a @ b + bias`, of the type of *a* or, *is_wide*, float32; None where no kernel takes it."""
+    """`a @ b + bias`, in the type of *a*, or in float32 if *is_wide*; None if no kernel fits."""
     given = [x for x in (a, b, bias) if x is not None]
     if not all(x.is_npu and x.numel() and x.dtype in FLOATS for x in given):
         return None
@@ -171,16 +171,16 @@ def _product(
 
 
 def _precision(a: torch.dtype, b: torch.dtype) -> torch.dtype:
-    """What is multiplied."""
+    """The type in which the matrices are multiplied."""
     if _is_inference():
         return torch.float16
     return a if a == b else torch.float32
 
 
 def _factor(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
-    """*x* as *dtype*, as it lies or turned; other views are copied."""
+    """*x* as *dtype*, contiguous or transposed; other views are copied."""
     if formats.get(x) != formats.ND:
-        # The operator says which views of FRACTAL_NZ it takes.
+        # The operator checks which views of FRACTAL_NZ it accepts.
         return x if x.dtype == dtype else None
     if not is_plain(x):
         return None
@@ -190,7 +190,7 @@ def _factor(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
 
 
 def _bias(bias: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
-    """*bias* as the bias table takes it next to matrices of *dtype*."""
+    """*bias* in the type that the bias table needs for matrices of *dtype*."""
     if bias is None:
         return None
     is_taken = bias.dtype == torch.float32 or bias.dtype == dtype == torch.float16
@@ -198,7 +198,7 @@ def _bias(bias: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
 
 
 def _is_mul(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether a column times a row is Mul."""
+    """Whether a product with k = 1 runs as Mul."""
     rows, columns = a.shape[-2], b.shape[-1]
     if a.shape[-1] != 1 or _is_inference() or not (is_plain(a) and is_plain(b)):
         return False

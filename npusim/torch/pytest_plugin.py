@@ -1,6 +1,6 @@
 """pytest on a simulated card: `pytest -p npusim.torch.pytest_plugin [--npu-device NAME]`.
 
-The card is there before any test module or conftest.py is imported.
+The card is installed before any test module or conftest.py is imported.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a model launches on the card, launch by launch, with the module that was at work.
+"""Record the launches of a model on the card, with the module that made each.
 
-A launch is reduced to a line at once: neither tensors nor programs are held.
+A launch is reduced to one line at once, so no tensors or programs are kept alive.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ __all__ = ["Recording"]
 
 
 class Recording:
-    """`with npusim.torch.record() as recorded:` keeps what the card does inside.
+    """`with npusim.torch.record() as recorded:` records the work of the card inside.
 
-    ``recorded.run`` is what has happened so far, ``recorded.write(folder)`` leaves the report.
+    ``recorded.run`` is the record so far, ``recorded.write(folder)`` writes the report.
     """
 
     def __init__(self, title: str) -> None:
@@ -33,9 +33,9 @@ class Recording:
         self._launches = Launches()
         self._not_timed: Counter[tuple[str, str]] = Counter()
         self._kernels: dict[Hashable, tuple[Trace | None, Kernel]] = {}
-        """All that distinguishes two kernels -> the trace that it names, and the kernel."""
+        """The key of a kernel -> its trace, whose identity is part of the key, and the kernel."""
         self._of_runs: WeakKeyDictionary[Result, dict[tuple[float, float], int]]
-        """The numbers of the kernels of runs at hand, by what they and their launch took."""
+        """Run -> the numbers of its kernels, by their time and launch time."""
         self._of_runs = WeakKeyDictionary()
         self._modules = Modules()
         self._began_us, self._paid_before, self._paid_launches = 0.0, 0, 0
@@ -61,7 +61,7 @@ class Recording:
 
     @property
     def run(self) -> ModelRun:
-        """What has happened so far."""
+        """The record so far."""
         paid = clock.launches - self._paid_before if self._is_open else self._paid_launches
         missing = (NotTimed(*key, count) for key, count in self._not_timed.items())
         return ModelRun(
@@ -72,18 +72,18 @@ class Recording:
         )
 
     def summary(self) -> str:
-        """The headline of the report, as lines."""
+        """The headline of the report, as lines of text."""
         return "\n".join(model.headline(self.run))
 
     def write(self, folder: str | Path, *, force: bool = False) -> list[str]:
-        """Write page, tables and record into *folder*, new or empty; returns the names of files.
+        """Write page, tables and record to *folder*, new or empty; returns the names of the files.
 
         With *force* an earlier report is replaced. Raises FolderError.
         """
         return model.write(self.run, Path(folder), model.kind("pass force=True"), force=force)
 
     def append(self, event: Event, /) -> None:
-        """Take what the clock reports."""
+        """Add an event from the clock."""
         if event.communicates:
             number = self._launches.number(_communication(event))
             self._add(number, event)
@@ -117,13 +117,13 @@ class Recording:
         inputs, outputs = described(run.arguments), described(run.outputs)
         key = (id(run.trace), run.op, inputs, outputs, event.time_us, event.launch_us)
         if key not in self._kernels:
-            # The trace is held, or another one might come to lie where it was.
+            # Keeps the trace alive: the key has its id(), which another object could reuse.
             self._kernels[key] = run.trace, kernel_of(run, event.time_us, event.launch_us)
         return self._kernels[key][1]
 
 
 def _communication(event: Event) -> Kernel:
-    """What cards exchange is bounded by the links between them."""
+    """The kernel of an exchange between cards, which is bound by the links."""
     what = (event.communicates,)
     return Kernel(
         *(event.name, None, what, what, 0, event.time_us, 0.0, 0, 0, 0, 0, 0, 0, "links", 1.0)

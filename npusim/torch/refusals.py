@@ -1,8 +1,7 @@
-"""What torch_npu has and npusim does not simulate: there by name, refused when called.
+"""Names of torch_npu that npusim does not simulate: they exist, but calls raise an error.
 
-Models import functions that they may never call, and choose what to call by what is there. So a
-name that torch_npu has exists here, too; calling it raises NotImplementedError, which says what can
-be used instead.
+Models import functions that they may never call, and choose functions by whether they exist. So
+each name of torch_npu exists here, too; calling it raises NotImplementedError with an alternative.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ INSTEAD = {
     "npu_dropout_with_add_softmax": "torch's own operations",
     "npu_geglu": "torch.nn.functional.gelu and a product",
 }
-"""Operator -> what computes the same, in part or in several steps."""
+"""Operator -> an alternative that computes the same, in part or in several steps."""
 
 OF_ATB = {
     "_npu_paged_attention_splitfuse_v2": "npu_fused_infer_attention_score on Atlas A2 or A3, with "
     "block_table and a mask",
 }
-"""Operator that torch_npu takes from ATB, and not from aclnn -> what computes the same (op-plugin,
-atb_ops.yaml; vllm-ascend calls them). The namespace `npu` has none of them."""
+"""Operator that torch_npu implements with ATB instead of aclnn -> an alternative that computes the
+same (op-plugin, atb_ops.yaml; vllm-ascend calls them). None of them is in the namespace `npu`."""
 
 OF_LATER_CHIPS = {
     "_npu_swiglu_backward_mx_quant_with_dual_axis": "npu_swiglu_quant",
@@ -54,21 +53,21 @@ OF_LATER_CHIPS = {
     "npu_swiglu_mx_quant": "npu_swiglu_quant",
     "npu_swiglu_mx_quant_with_dual_axis": "npu_swiglu_quant",
 }
-"""Operator of float8 and float4, which no chip here has -> the nearest one of int8 (op-plugin's
-tests name Ascend950 alone for each)."""
+"""Operator on float8 or float4, which no chip here supports -> the closest operator on int8
+(op-plugin's tests run each on Ascend950 only)."""
 
 BETWEEN_CARDS = (
     *("all_reduce", "allgather", "all_gather", "alltoall", "reduce_scatter", "distribute"),
     *("broadcast_", "send", "recv", "hccl", "hcom", "ring_", "_combine"),
 )
-"""Parts of names of operators that speak to other cards."""
+"""Parts of the names of operators that communicate with other cards."""
 
 _libraries: list[torch.library.Library] = []
 """Registrations live as long as their library."""
 
 
 def register(simulated: frozenset[str]) -> None:
-    """Define torch_npu's operators in the namespace `npu` but for those *simulated*."""
+    """Define torch_npu's operators in the namespace `npu`, except those *simulated*."""
     library = torch.library.Library("npu", "FRAGMENT")
     _libraries.append(library)
     for schema in schemas():
@@ -80,14 +79,14 @@ def register(simulated: frozenset[str]) -> None:
 
 
 def operator(name: str) -> Callable[..., NoReturn]:
-    """The function of torch_npu called *name*, which is no operator of npusim."""
+    """The function *name* of torch_npu, which is not an operator of npusim and raises an error."""
     if name in OF_LATER_CHIPS:
         return _of_later_chips(name)
     return _function(f"torch_npu.{name}", _why(name))
 
 
 def refusal(module: str, name: str) -> object:
-    """*name* of *module*: a class where torch_npu has one, which refuses to be made."""
+    """A stand-in for *name* of *module* that raises an error when called; a class for a class."""
     full = f"{module}.{name}"
     if not name.lstrip("_")[:1].isupper():
         return _function(full, _why(name))
@@ -99,8 +98,8 @@ def refusal(module: str, name: str) -> object:
 
 
 def others_of(module: str, *parts: ModuleType) -> Callable[[str], object]:
-    """`__getattr__` of a module of ours that answers for *module*: what *parts* list in `__all__`
-    is its own, and what else torch_npu has there refuses when called."""
+    """`__getattr__` of a module that replaces *module*: it has the names in `__all__` of *parts*;
+    the other names of torch_npu raise an error when called."""
 
     def find(name: str) -> object:
         for part in parts:
@@ -118,7 +117,7 @@ def others_of(module: str, *parts: ModuleType) -> Callable[[str], object]:
 
 
 def _of_later_chips(name: str) -> Callable[..., NoReturn]:
-    """As a card of today refuses it: its CANN finds no kernel (of which the code is assumed)."""
+    """Raise the error of a current card, whose CANN finds no kernel (the code is assumed)."""
     words = name.strip("_").removeprefix("npu_").split("_")
     acl = "aclnn" + "".join(word.capitalize() for word in words)
 

@@ -1,13 +1,13 @@
-"""Calls of torch's operations that were made before, but for the values of their tensors.
+"""Replay calls of torch's operations that differ from an earlier call only in values.
 
 ::
 
     again = Repeats()
-    y = again.run(on_card, (x, other))      # what on_card gives; of like arguments, without it
+    y = again.run(on_card, (x, other))      # runs on_card; similar later calls replay its kernels
 
-Contract, types, views and tiling are those of the first call: which kernels it has launched, and
-which of its tensors, or of what kernels before have written, each of them was given. What is left
-are values and the clock.
+The first call settles contract, types, views and tiling: which kernels it launched, and which
+tensors (arguments of the call, or outputs of earlier kernels) each kernel was given. A repeated
+call only computes values and advances the clock.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from npusim.torch.values import array_of, result
 __all__ = ["Repeats", "see"]
 
 MOST_REPEATS = 4096
-"""Calls of an operation that are found again."""
+"""Calls of one operation that are stored."""
 
 
 class Repeats:
-    """Calls of an operation, by all that they say but for values."""
+    """The stored calls of one operation; the key is everything in the arguments except values."""
 
     __slots__ = ("_known",)
 
@@ -42,7 +42,7 @@ class Repeats:
     def run(
         self, call: Callable[..., torch.Tensor | None], args: tuple[Any, ...]
     ) -> torch.Tensor | None:
-        """What *call* gives for *args*, by what an earlier call has found out if there was one."""
+        """Run *call* with *args*, or replay the kernels of an earlier call with the same key."""
         key = _key(args)
         if key is None:
             return call(*args)
@@ -67,7 +67,7 @@ class Repeats:
 
 
 class _Launch(NamedTuple):
-    """A kernel that has run on tensors, and what it has written."""
+    """A kernel that ran: its arguments, its prepared form and its output."""
 
     given: Mapping[str, object]
     again: Prepared
@@ -75,38 +75,39 @@ class _Launch(NamedTuple):
 
 
 _looking: list[list[_Launch]] = []
-"""What each :class:`Repeats` that looks has seen of launches that can be made again."""
+"""For each :class:`Repeats` that is recording: the launches so far that can be replayed."""
 
 
 def see(given: Mapping[str, object], again: Prepared, found: torch.Tensor) -> None:
-    """A kernel has run on *given* and written *found*; it may run *again* on other values."""
+    """Record that a kernel ran on *given* and wrote *found*; *again* runs it on other values."""
     if _looking:
         _looking[-1].append(_Launch(given, again, found))
 
 
 def _are_all(events: Sequence[Event], launches: Sequence[_Launch]) -> bool:
-    """Whether *launches* are all that has happened, with nothing on the host in between."""
+    """Whether *launches* account for all *events*, with no host operation in between."""
     pairs = zip(events, launches, strict=False)
     is_same = all(event.run is launch.again.run for event, launch in pairs)
     return bool(launches) and len(events) == len(launches) and is_same
 
 
 class _Operand(NamedTuple):
-    """Where a kernel finds one of its operands."""
+    """Which tensor a kernel reads as one of its operands."""
 
     name: str
     place: int
-    """Of a tensor: those of the call come first, then what kernels have written, in order."""
+    """Index of the tensor: first the arguments of the call, then the kernels' outputs, in order."""
     part: tuple[torch.Size, tuple[int, ...], int] | None
-    """Shape, strides, and how far behind the beginning of the tensor, if it is not all of it."""
+    """Shape, strides, and offset from the tensor's first element; None for the whole tensor."""
 
 
 class _Repeat(NamedTuple):
-    """Kernels that run one after the other on the tensors of a call."""
+    """The kernels of a call, in order, with the tensors that each of them reads."""
 
     steps: tuple[tuple[Prepared, tuple[_Operand, ...]], ...]
     shape: torch.Size
-    """How torch sees the last output; to kernels a number has an axis, and a truth is a byte."""
+    """Shape, strides and type of the last output in torch. For kernels a scalar has one axis, and a
+    bool is a byte."""
     stride: tuple[int, ...]
     dtype: torch.dtype
 
@@ -114,8 +115,8 @@ class _Repeat(NamedTuple):
     def of(
         cls, launches: Sequence[_Launch], found: torch.Tensor, given: Sequence[torch.Tensor]
     ) -> _Repeat | None:
-        """For *launches* after which torch sees *found*; None where more lies between them than
-        views of tensors *given*, or where one of these was not read."""
+        """Record *launches*, whose result is *found* in torch. Returns None if anything other than
+        views connects the kernels to the tensors *given*, or if one of these was not read."""
         last = launches[-1].found
         if found.data_ptr() != last.data_ptr() or found.untyped_storage().nbytes() != last.nbytes:
             return None
@@ -137,7 +138,7 @@ class _Repeat(NamedTuple):
         return cls(tuple(steps), found.shape, found.stride(), found.dtype)
 
     def launch(self, given: list[torch.Tensor]) -> torch.Tensor:
-        """What comes out for the tensors *given*."""
+        """Run the kernels on the tensors *given* and return the result."""
         known = given
         whole: dict[int, Array] = {}
         for prepared, operands in self.steps:
@@ -167,7 +168,7 @@ _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 
 
 def _as_strided(x: torch.Tensor, *geometry: object) -> torch.Tensor:
-    """A view of *x*, by the CPU's kernel, which looks at geometry alone."""
+    """A view of *x*, made by the CPU's kernel, which uses only shape, strides and offset."""
     found: torch.Tensor = torch.ops.aten.as_strided.default.redispatch(_CPU, x, *geometry)
     return found
 
@@ -175,7 +176,7 @@ def _as_strided(x: torch.Tensor, *geometry: object) -> torch.Tensor:
 def _operand(
     name: str, x: torch.Tensor, known: Sequence[torch.Tensor], count: int
 ) -> _Operand | None:
-    """Where operand *x* is among *known*, of which the call has given *count*; None: nowhere."""
+    """Find operand *x* in *known*, whose first *count* tensors are arguments; None if absent."""
     for place, arg in enumerate(known[:count]):
         if x is arg:
             return _Operand(name, place, None)
@@ -184,35 +185,35 @@ def _operand(
             continue
         behind = x.storage_offset() - arg.storage_offset()
         is_inside = behind >= 0 and behind + _reach(x) <= _reach(arg)
-        # Of a view the key says where in its memory it lies, and how much there is.
+        # The key of a view includes its storage offset and the size of its storage.
         if is_inside or not arg.is_contiguous():
             return _Operand(name, place, (x.shape, x.stride(), behind))
     return None
 
 
 def _is_same_memory(x: torch.Tensor, arg: torch.Tensor) -> bool:
-    """Whether both are views of one storage, of elements that are one type to a kernel."""
+    """Whether both share one storage and have the same element type for a kernel."""
     types = {torch.uint8 if each.dtype == torch.bool else each.dtype for each in (x, arg)}
     return len(types) == 1 and x.untyped_storage()._cdata == arg.untyped_storage()._cdata
 
 
 def _covers(x: torch.Tensor, arg: torch.Tensor) -> bool:
-    """Whether the memory from the first to the last element of *x* has all of *arg*."""
+    """Whether the memory from the first to the last element of *x* contains all of *arg*."""
     behind = arg.storage_offset() - x.storage_offset()
     return _is_same_memory(x, arg) and behind >= 0 and behind + _reach(arg) <= _reach(x)
 
 
 def _reach(x: torch.Tensor) -> int:
-    """Elements from the first of *x* to its last in memory."""
+    """Number of elements from the first to the last of *x* in memory, both included."""
     steps = zip(x.shape, x.stride(), strict=True)
     return int(sum((size - 1) * stride for size, stride in steps)) + 1
 
 
-# ---- what a call says ----
+# ---- the key of a call ----
 
 
 def _tensors(args: tuple[Any, ...]) -> Iterator[torch.Tensor]:
-    """The tensors of *args* in order, those of lists too."""
+    """The tensors of *args* in order, including those in lists."""
     for arg in args:
         if isinstance(arg, torch.Tensor):
             yield arg
@@ -221,7 +222,7 @@ def _tensors(args: tuple[Any, ...]) -> Iterator[torch.Tensor]:
 
 
 def _key(args: tuple[Any, ...]) -> Hashable | None:
-    """All that *args* say but for values; None where calls that say the same may differ."""
+    """The key of *args*: everything except values. None if calls with equal keys may differ."""
     if not card.is_repeatable() or not formats.are_all_plain():
         return None
     key: list[Hashable] = [card.number()]
@@ -234,7 +235,7 @@ def _key(args: tuple[Any, ...]) -> Hashable | None:
         elif kind is list:
             said = _said_of_list(arg, memories)
         else:
-            # Zeros of either sign are equal.
+            # hex() distinguishes 0.0 from -0.0, which compare equal.
             said = kind, arg.hex() if kind is float else arg
         if said is None:
             return None
@@ -254,7 +255,8 @@ def _said_of_list(
 
 
 def _said(x: torch.Tensor, memories: dict[int, tuple[int, int]]) -> tuple[Hashable, ...] | None:
-    """All that *x* says but for values, and how it lies to tensors before with the same memory."""
+    """The key of *x*: everything except values, and its offset from an earlier tensor that shares
+    its storage."""
     if x.is_cpu or x.is_neg():
         return None
     storage = x.untyped_storage()
@@ -263,5 +265,5 @@ def _said(x: torch.Tensor, memories: dict[int, tuple[int, int]]) -> tuple[Hashab
     shared = None if first is place else (first[0], place[1] - first[1])
     if x.is_contiguous():
         return x.dtype, x.shape, x.stride(), shared
-    # What copies a view depends on where in its memory it begins and ends.
+    # Which kernels copy a view depends on where it begins and ends in its storage.
     return x.dtype, x.shape, x.stride(), shared, x.storage_offset(), storage.nbytes()

@@ -1,6 +1,6 @@
-"""From a call of torch to the terms of an operator's declaration: parameters and dtypes by name.
+"""Translate a call of torch to an operator's declaration: names of parameters and dtypes.
 
-The schemas themselves stand in the operators' declarations, see :class:`npusim.ops.TorchFunction`.
+The schemas themselves are in the operators' declarations, see :class:`npusim.ops.TorchFunction`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from npusim.ops import TorchFunction, TorchTensor
 
 __all__ = ["CARD_TYPES", "arguments", "bind", "described", "dtype_name", "empty", "named_tensors"]
 
-# c10/core/ScalarType.h of PyTorch: its dtypes in the order in which it counts them.
+# c10/core/ScalarType.h of PyTorch: its dtypes in the order of their numbers.
 _NAMES = (
     *("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"),
     *("complex32", "complex64", "complex128", "bool"),
@@ -30,14 +30,14 @@ _ACL_NAMES = re.split(
     "float8_e5m2 float8_e4m3fn float8_e8m0fnu float6_e3m2 float6_e2m3 float4_e2m1fn_x2 "
     "float4_e1m2fn_x2",
 )
-"""Types in the order in which acl_base.h, aclDataType, counts them."""
+"""Types in the order of their numbers in acl_base.h, aclDataType."""
 CARD_TYPES = {name: 256 + number for number, name in enumerate(_ACL_NAMES) if name != "-"}
-"""Types as `torch_npu` has them, which it counts from 256 on (Ascend/pytorch@9e73e70,
+"""Types of `torch_npu`, whose numbers start at 256 (Ascend/pytorch@9e73e70,
 csrc/custom_dtype/Init.h, g_toAclOffset)."""
 
 
 def dtype_name(number: int | None) -> str | None:
-    """The name of the dtype that torch counts as *number*; the number itself if it has none."""
+    """The name of the dtype with torch's *number*; the number itself if it has no name."""
     if number is None:
         return None
     for name, counted in CARD_TYPES.items():
@@ -49,13 +49,13 @@ def dtype_name(number: int | None) -> str | None:
 def bind(
     schema: torch.FunctionSchema, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> Arguments:
-    """The arguments of a call by the names of *schema*, defaults filled in."""
+    """The arguments of a call by their names in *schema*, with defaults filled in."""
     bound = {argument.name: argument.default_value for argument in schema.arguments}
     return bound | dict(zip(bound, args, strict=False)) | kwargs
 
 
 def arguments(function: TorchFunction, bound: Mapping[str, Any]) -> Arguments:
-    """*bound* by the operator's own names of parameters and dtypes."""
+    """*bound* with the operator's names of parameters and dtypes."""
     found = {}
     for name, value in bound.items():
         if name in function.absent:
@@ -70,9 +70,9 @@ def arguments(function: TorchFunction, bound: Mapping[str, Any]) -> Arguments:
 
 
 def described(arguments: Mapping[str, object], layouts: Mapping[str, str]) -> Arguments:
-    """*arguments* with tensors as the declaration sees them; those not in *layouts* are ND.
+    """*arguments* with tensors described for the declaration; those not in *layouts* are ND.
 
-    The tensors of a list go by its name and their place, as in `x[1]`.
+    The tensors of a list are named by the list and their index, as in `x[1]`.
     """
 
     def of(name: str, value: object) -> Any:
@@ -85,7 +85,7 @@ def described(arguments: Mapping[str, object], layouts: Mapping[str, str]) -> Ar
 
 
 def named_tensors(arguments: Mapping[Any, object]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors among *arguments*, those of lists too, by the names that `described` knows."""
+    """The tensors among *arguments*, including those in lists, by their names in `described`."""
     for name, value in arguments.items():
         if isinstance(value, list | tuple):
             yield from named_tensors({f"{name}[{at}]": part for at, part in enumerate(value)})
@@ -100,5 +100,5 @@ def _described(tensor: torch.Tensor, layout: str) -> TorchTensor:
 
 
 def empty(like: torch.Tensor, shape: tuple[object, ...], dtype: str) -> torch.Tensor:
-    """A tensor next to *like*; of int8 where *dtype* is none of torch's, which the run refuses."""
+    """A tensor on the device of *like*; int8 if torch lacks *dtype*, which the run rejects."""
     return like.new_empty(shape, dtype=_DTYPES.get(dtype, torch.int8))

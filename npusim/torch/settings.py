@@ -1,4 +1,4 @@
-"""Settings of `torch.npu` that scripts make and read back; here they change nothing else."""
+"""Settings of `torch.npu` that scripts set and read back; here they have no other effect."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
 
 
 class CubeMathType(IntEnum):
-    """What the cube may make of float32 operands (aclnn's cubeMathType)."""
+    """The types that the cube may use for float32 operands (aclnn's cubeMathType)."""
 
     KEEP_DTYPE = 0
     ALLOW_FP32_DOWN_PRECISION = 1
@@ -43,14 +43,14 @@ class Config:
     """`torch.npu.config`."""
 
     allow_internal_format: bool = True
-    """Accepted either way: a weight lies in FRACTAL_NZ where a script casts it, nowhere else."""
+    """Accepted without effect: weights are in FRACTAL_NZ only if a script casts them."""
 
 
 @dataclass(slots=True)
 class HF32:
     """`torch.npu.matmul` and `torch.npu.conv`: whether float32 may become HF32 in the cube.
 
-    Accepted either way; float32 products run on the host, in float32.
+    Accepted without effect; float32 products run on the host, in float32.
     """
 
     allow_hf32: bool
@@ -59,7 +59,7 @@ class HF32:
 
 @dataclass(slots=True)
 class Settings:
-    """What the functions of `torch.npu` below set, with torch_npu's defaults."""
+    """The values set by the functions of `torch.npu` below, with torch_npu's defaults."""
 
     sync_debug_mode: int = 0
     is_mm_format_nd: bool = True
@@ -99,7 +99,7 @@ def get_sync_debug_mode() -> int:
 
 
 def set_mm_bmm_format_nd(is_nd: bool) -> None:
-    """Whether products leave ND, which they do here either way."""
+    """Set whether products return ND, which they always do here."""
     settings.is_mm_format_nd = bool(is_nd)
 
 
@@ -116,26 +116,26 @@ def get_task_queue_enable() -> bool:
 
 
 def set_compile_mode(jit_compile: bool = False) -> None:
-    """Accepted: here no kernel is ever compiled."""
+    """Accepted without effect: no kernel is compiled here."""
 
 
 def is_jit_compile_false() -> bool:
-    """Whether kernels come compiled, as they do here."""
+    """Whether kernels are precompiled, as they are here."""
     return True
 
 
 def set_deterministic_level(level: int) -> None:
-    """Results never depend on chance here."""
+    """Accepted without effect: results are always deterministic here."""
     settings.deterministic_level = int(level)
 
 
 def enable_deterministic_with_backward(tensor: object) -> object:
-    """*tensor* as it is: results never depend on chance here."""
+    """*tensor* unchanged: results are always deterministic here."""
     return tensor
 
 
 def disable_deterministic_with_backward(tensor: object) -> object:
-    """*tensor* as it is: results never depend on chance here."""
+    """*tensor* unchanged: results are always deterministic here."""
     return tensor
 
 
@@ -148,13 +148,13 @@ def are_compatible_impl_enabled() -> bool:
 
 
 def set_op_timeout_ms(timeout_ms: int) -> None:
-    """Accepted: no kernel takes for ever here."""
+    """Accepted without effect: no kernel runs forever here."""
 
 
 def get_npu_overflow_flag() -> bool:
-    """Whether a kernel has overflowed in saturation mode, which nothing here records: False."""
+    """Whether a kernel has overflowed in saturation mode. This is not recorded here, so False."""
     return False
 
 
 def clear_npu_overflow_flag() -> None:
-    """Nothing is recorded."""
+    """Do nothing: overflows are not recorded."""

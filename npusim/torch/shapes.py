@@ -1,10 +1,9 @@
-"""Shapes without values: what a model launches and how long it takes, for no memory.
+"""Simulation by shapes alone: the launches of a model and their times, without memory for tensors.
 
-Tensors on npu have no memory, but for those whose values may be known (:mod:`npusim.torch.known`).
-Operators of the
-card are given shapes and types alone, and find their times as :func:`npusim.run` does for a
-`TensorSpec`. Other operations find the shapes of their results as torch does on its meta device.
-Whoever needs a value, to decide or to print, is refused with the line of the script.
+Tensors on npu have no memory, except those whose values may be known (:mod:`npusim.torch.known`).
+Operators of the card get only shapes and types, and are timed as by :func:`npusim.run` for a
+`TensorSpec`. Other operations compute the shapes of their results as on torch's meta device. Code
+that needs a value, to branch on or to print, gets an error with the line of the script.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ __all__ = [
 
 
 class ShapesOnlyError(RuntimeError):
-    """A script asks for a value where shapes alone are simulated."""
+    """A script reads a value where shapes alone are simulated."""
 
 
 def refuse(what: str) -> NoReturn:
@@ -53,9 +52,9 @@ def refuse(what: str) -> NoReturn:
 
 
 def untouched(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """A host tensor of that geometry for which no address space is reserved, never to be touched.
+    """A host tensor with this geometry but without memory, whose elements must not be accessed.
 
-    DLPack carries one element of memory, and says of it what strides it has.
+    DLPack exports one element of memory, whose shape and strides are then changed.
     """
     one = torch.empty((1,) * len(shape), dtype=dtype)
     capsule = torch._C._to_dlpack(one.expand(tuple(shape)))
@@ -67,12 +66,12 @@ def untouched(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -
 
 _pointer_at = ctypes.c_void_p.from_address
 _STRIDES_BYTE = 32
-"""Where DLTensor keeps the pointer to its strides: behind the data, the device, the number of axes,
-the type, and the shape (dlpack.h)."""
+"""Offset of the pointer to the strides in a DLTensor: it follows the data, the device, the number
+of axes, the type, and the shape (dlpack.h)."""
 
 
 def like(meta: torch.Tensor) -> torch.Tensor:
-    """A tensor on npu of the geometry of *meta*; where its values may be known, with memory."""
+    """A tensor on npu with the geometry of *meta*; with memory if its values may be known."""
     if not known.may_be_known(meta.shape, meta.dtype):
         return to_npu(untouched(meta.shape, meta.stride(), meta.dtype))
     found = to_npu(torch.empty_strided(meta.shape, meta.stride(), dtype=meta.dtype))
@@ -83,7 +82,8 @@ def like(meta: torch.Tensor) -> torch.Tensor:
 def is_small(
     op: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> bool:
-    """Whether all that *op* gives may be known; what depends on values has no more than these."""
+    """Whether all results of *op* are small enough to be known. Results whose shapes depend on
+    values are no larger than those values."""
 
     def down(value: object) -> object:
         if isinstance(value, torch.Tensor) and value.is_npu:
@@ -105,17 +105,17 @@ def _meta(x: torch.Tensor) -> torch.Tensor:
 
 
 def contiguous(spec: TensorSpec) -> torch.Tensor:
-    """A host tensor of the shape and type of *spec*, row after row, whatever its layout."""
+    """A contiguous host tensor with the shape and type of *spec*, whatever its layout."""
     return untouched(spec.shape, _rows(spec.shape), getattr(torch, spec.dtype))
 
 
 def _rows(shape: Sequence[int]) -> list[int]:
-    """The strides of a tensor that lies row after row."""
+    """The strides of a contiguous tensor."""
     return [prod(max(size, 1) for size in shape[axis + 1 :]) for axis in range(len(shape))]
 
 
 def spec_of(tensor: torch.Tensor, acl_format: int) -> TensorSpec:
-    """*tensor* as an operator of npusim is asked for its time; bool is a byte, as on the card."""
+    """The spec of *tensor* with which operators are timed; bool is a byte, as on the card."""
     dtype = "uint8" if tensor.dtype == torch.bool else str(tensor.dtype).removeprefix("torch.")
     is_turned = tensor.dim() > 1 and not tensor.is_contiguous() and tensor.mT.is_contiguous()
     layout = "ND" if acl_format == ND else "FRACTAL_NZ"
@@ -123,7 +123,7 @@ def spec_of(tensor: torch.Tensor, acl_format: int) -> TensorSpec:
 
 
 def printed(to_text: Callable[..., str]) -> Callable[..., str]:
-    """*to_text*, which prints tensors, for those without values too: as torch's meta device."""
+    """Wrap *to_text*, which prints tensors: those without values are printed like meta tensors."""
 
     @wraps(to_text)
     def text(tensor: torch.Tensor, *args: object, **kwargs: object) -> str:
@@ -136,7 +136,7 @@ def printed(to_text: Callable[..., str]) -> Callable[..., str]:
 
 
 def run(op: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
-    """What *op* of torch gives for npu tensors, by its rule for shapes."""
+    """Run *op* of torch on npu tensors, by its shape function."""
     given: dict[int, torch.Tensor] = {}
 
     def down(value: object) -> object:
@@ -165,6 +165,6 @@ def run(op: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, o
     for meta in _lent:
         tensor = given[id(meta)]
         if tensor.shape != meta.shape:
-            # In place or into `out=`, which torch has resized.
+            # A tensor written in place, or `out=` that torch has resized.
             tensor.data = like(meta)
     return tree_map(up, found)

@@ -1,4 +1,4 @@
-"""Kernels of Ascend C on npu tensors: a custom operator inside a model."""
+"""Ascend C kernels on npu tensors, for custom operators inside a model."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["launch"]
 
 
 def launch(kernel: SourceLaunch, *args: object) -> None:
-    """Run *kernel* on the card: *args* are those of the C++ function, pointers npu tensors or
+    """Run *kernel* on the card. *args* are those of the C++ function; pointers are npu tensors or
     lists of them.
 
-    What it stores to is written in place, and the clock moves on. Raises AscendCError.
+    Tensors that it stores to are written in place. Advances the clock. Raises AscendCError.
     """
     names = [each.name for each in kernel.parameters]
     if len(args) != len(names):

@@ -1,8 +1,8 @@
-"""Sparse tensors of npu: indices and values lie on the card, and the host computes with them.
+"""Sparse tensors on npu: indices and values are on the card, and the host computes with them.
 
-torch makes them where a gradient is sparse. What only asks about one, or takes it apart, is torch's
-own code for CPU tensors, which does not look at the memory. Everything else sees the same tensor on
-the host, and counts as an operation without a time.
+torch makes them for sparse gradients. Queries, and access to the parts, use torch's code for CPU
+tensors, which does not read the memory. All other operations run on the same tensor on the host,
+and count as not timed.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ PARTS = (
     *("sparse_dim", "dense_dim", "_dimI", "_dimV", "_nnz", "is_coalesced", "_coalesced_"),
     *("_indices", "_values", "indices", "values"),
 )
-"""Operations that make a sparse tensor of its parts, or ask for them."""
+"""Operations that make a sparse tensor from its parts, or access them."""
 
 
 def register() -> None:
-    """Let torch run operations on sparse tensors of npu."""
+    """Register the operations on sparse npu tensors in torch."""
     everything, parts = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
     _libraries.extend((everything, parts))
     everything.fallback(_fallback, KEY)
@@ -44,7 +44,7 @@ def register() -> None:
 
 
 def _fallback(op: Any, *args: object, **kwargs: object) -> object:
-    """Run *op*, among whose tensors one is sparse and on npu."""
+    """Run *op* on the host; at least one of its tensors is sparse and on npu."""
     written = zip(op._schema.arguments, args, strict=False)
     if not card.computes_values() or any(each.is_write and _is_sparse(x) for each, x in written):
         raise not_modelled(str(op), "write to a sparse tensor, nor need its shape alone")
@@ -85,7 +85,7 @@ def _is_sparse(value: object) -> bool:
 
 
 def _lowered(x: torch.Tensor) -> torch.Tensor:
-    """The sparse tensor *x* on the host, in the same memory."""
+    """The sparse npu tensor *x* on the host, over the same memory."""
     return torch.sparse_coo_tensor(
         to_host(x._indices()),
         to_host(x._values()),
@@ -96,7 +96,7 @@ def _lowered(x: torch.Tensor) -> torch.Tensor:
 
 
 def _raised(x: torch.Tensor) -> torch.Tensor:
-    """The sparse tensor *x* of the host on npu, in the same memory."""
+    """The sparse host tensor *x* on npu, over the same memory."""
     return torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors(
         x.sparse_dim(), x.dense_dim(), x.shape, to_npu(x._indices()), to_npu(x._values()),
         dtype=x.dtype, layout=torch.sparse_coo, device=torch.device("npu"),

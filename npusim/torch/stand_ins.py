@@ -1,4 +1,4 @@
-"""`torch_npu` and `torchair` by name: which module of ours answers for which of theirs."""
+"""The modules of npusim that replace those of `torch_npu` and `torchair`, by name."""
 
 from __future__ import annotations
 
@@ -49,24 +49,24 @@ MODULES: dict[str, str | None] = {
     "torchair.inference": "npusim.torch.torchair.inference",
     "torchair.ops": "npusim.torch.torchair.ops",
     "torchair.scope": "npusim.torch.torchair.scope",
-    # Scripts import it and use nothing of it: GE's own operators are not simulated.
+    # Scripts import it but use none of its names: GE's operators are not simulated.
     "torchair.ge_concrete_graph": None,
     "torchair.ge_concrete_graph.ge_apis": None,
 }
-"""Name that scripts import -> module that answers; None for an empty one. The other modules of
-torch_npu whose names are published have these names, which refuse when they are called."""
+"""Name that scripts import -> the module that replaces it; None for an empty one. The other modules
+of torch_npu with published names have those names, which raise an error when they are called."""
 
 SECOND_NAME = "torch_npu.dynamo."
-"""torch_npu brings torchair along as torch_npu.dynamo.torchair."""
+"""torch_npu contains torchair as torch_npu.dynamo.torchair."""
 
 PACKAGES = ("torch_npu", "torchair")
 
 LEAST_TORCH = (2, 11)
-"""The oldest on which the tests run."""
+"""The oldest version of torch on which the tests run."""
 
 
 class _StandIns(MetaPathFinder, Loader):
-    """Answers for the names above, and refuses other parts of the same packages."""
+    """Imports the modules above, and raises an error for other parts of the same packages."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:  # noqa: ARG002
         if name.partition(".")[0] not in PACKAGES:
@@ -81,7 +81,7 @@ class _StandIns(MetaPathFinder, Loader):
         return ModuleSpec(name, self, is_package=True)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Put our module in the place of the empty one (a loader may do so)."""
+        """Replace the empty module by that of npusim (a loader may do so)."""
         name = module.__name__
         own_name = _own_name(name)
         if own_name != name:
@@ -111,14 +111,15 @@ class _Package(ModuleType):
 
 
 def _own_name(name: str) -> str:
-    """torchair.X for torch_npu.dynamo.torchair.X, and other names as they are."""
+    """torchair.X for torch_npu.dynamo.torchair.X; other names are unchanged."""
     shorter = name.removeprefix(SECOND_NAME)
     return shorter if shorter.partition(".")[0] == "torchair" else name
 
 
 def _fill(module: ModuleType) -> None:
-    """Give *module*, which is not modelled, the names that it has in torch_npu: those that the
-    module above it models, as torch_npu.npu does those of torch_npu.npu.streams, and refusals."""
+    """Give *module*, which npusim does not replace, its names in torch_npu. Those that its parent
+    has are the same objects, as torch_npu.npu has those of torch_npu.npu.streams; the others raise
+    an error when called."""
     from npusim.torch.refusals import refusal
 
     above = sys.modules[module.__name__.rpartition(".")[0]]
@@ -132,17 +133,17 @@ def _fill(module: ModuleType) -> None:
 
 
 def installed() -> bool:
-    """Whether the names are ours."""
+    """Whether the names import npusim's modules."""
     return any(isinstance(finder, _StandIns) for finder in sys.meta_path)
 
 
 def install() -> None:
-    """Answer for the names from now on."""
+    """Import npusim's modules under these names from now on."""
     sys.meta_path.insert(0, _StandIns())
 
 
 def check_free(shadow: bool) -> None:
-    """Raise RuntimeError if real packages have the names; unless *shadow*, also if they could."""
+    """Raise RuntimeError if real packages are imported, or, unless *shadow*, installed."""
     for name in PACKAGES:
         if name in sys.modules:
             where = getattr(sys.modules[name], "__file__", None)
@@ -160,7 +161,7 @@ def check_free(shadow: bool) -> None:
 
 
 def check_torch() -> None:
-    """Raise ImportError without a torch that is new enough."""
+    """Raise ImportError if torch is missing or too old."""
     try:
         version = metadata.version("torch")
     except metadata.PackageNotFoundError:

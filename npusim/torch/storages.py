@@ -1,7 +1,6 @@
-"""Views, copies, and storages of npu tensors: what the fallback cannot do by relabelling.
+"""Views, copies and storages of npu tensors, which the fallback cannot handle by relabelling.
 
-A view must share the storage of its base, not only the memory, so that autograd and `.data =` see
-one tensor.
+A view must share the storage of its base, not only the memory: autograd and `.data =` rely on it.
 """
 
 from __future__ import annotations
@@ -65,7 +64,8 @@ def _order(memory_format: torch.memory_format | None) -> torch.memory_format:
 
 
 def _view(op: torch._ops.OpOverload) -> Callable[..., torch.Tensor]:
-    """The kernel of a view: the CPU's looks at geometry alone, and keeps storage and device."""
+    """The kernel of a view: that of the CPU, which only changes shape, strides and offset, so the
+    view has the storage and device of its base."""
 
     def view(*args: object) -> torch.Tensor:
         found: torch.Tensor = op.redispatch(_CPU, *args)
@@ -93,7 +93,7 @@ def _copy_from(
 
 
 def _copy_what_is_known(source: torch.Tensor, target: torch.Tensor) -> None:
-    """The same where shapes alone are simulated."""
+    """Copy *source* to *target* where shapes alone are simulated: only known values."""
     has_values = not source.is_npu or known.is_known(source)
     if not target.is_npu and not has_values:
         shapes.refuse("a copy to the host")
@@ -106,7 +106,8 @@ def _copy_what_is_known(source: torch.Tensor, target: torch.Tensor) -> None:
 
 
 def _moved(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """*source* as the kernel that writes it to *target* has it; from the host none is needed."""
+    """*source* in the type and order of *target*, converted by a kernel of the card if there is
+    one; advances the clock."""
     found = None
     if target.is_contiguous() and source.shape == target.shape and not is_on_host():
         is_copy = source.dtype == target.dtype
@@ -159,7 +160,7 @@ def _copied_by_host(
     memory_format: torch.memory_format | None,
     is_there: bool,
 ) -> torch.Tensor:
-    """The same where no kernel computes it, or where it goes to the host."""
+    """The same copy made by the host: if no kernel makes it, or if it is a copy to the host."""
     if not card.computes_values() and not _is_decided(tensor):
         if not is_there:
             shapes.refuse("a copy to the host")
@@ -188,14 +189,14 @@ _conversions = Repeats()
 
 
 def _converted(tensor: torch.Tensor, dtype: object, memory_format: object) -> torch.Tensor | None:
-    """A copy on the card by its kernels; None where there are none."""
+    """A copy or cast by kernels of the card; None if there are none."""
     if dtype in (None, tensor.dtype):
         return copied(tensor, memory_format)
     return cast(tensor, dtype) if memory_format in (None, torch.preserve_format) else None
 
 
 def _resize(tensor: torch.Tensor, size: object, *, memory_format: object = None) -> torch.Tensor:
-    """Adopt memory of the new size: that from DLPack cannot grow."""
+    """Replace the memory by new memory, since memory imported through DLPack cannot grow."""
     if not card.computes_values():
         order = _order(memory_format)
         new = torch.empty(size, dtype=tensor.dtype, device="meta", memory_format=order)
@@ -256,9 +257,11 @@ def _passed(op: torch._ops.OpOverload, args: tuple[Any, ...], found: object) -> 
 
 
 def _fit_together(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Whether `.data =` takes one in the place of the other, of the host or of the card: so that
-    `Module.to` leaves parameters what they are (Ascend/pytorch@9e73e70,
-    csrc/aten/ops/HasCompatibleShallowCopyType.cpp)."""
+    """Whether `.data =` accepts one tensor in place of the other, each on the host or the card.
+
+    `Module.to` then moves parameters without replacing the objects (Ascend/pytorch@9e73e70,
+    csrc/aten/ops/HasCompatibleShallowCopyType.cpp).
+    """
     return all(x.layout is torch.strided and x.device.type in ("cpu", "npu")
                for x in (first, second))  # fmt: skip
 
@@ -286,7 +289,7 @@ _new_on_host = torch.UntypedStorage.__new__
 
 
 def new_storage(cls: object, *args: object, device: object = None, **kwargs: object) -> object:
-    """`torch.UntypedStorage(...)`: torch itself has no allocator for the card and would crash."""
+    """Replace `torch.UntypedStorage(...)`: torch has no allocator for the card and would crash."""
     if device is None or torch.device(device).type != "npu":
         given = kwargs if device is None else kwargs | {"device": device}
         return _new_on_host(cls, *args, **given)

@@ -1,7 +1,7 @@
 """Streams and events on the simulated clock.
 
-A kernel takes every core it can get, so all streams share one line of time: what is launched first
-ends first, and everything has ended when the call that launched it returns.
+A kernel uses every core that it can, so all streams share one timeline: kernels end in the order of
+their launches, and each has ended when the call that launched it returns.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = [
 
 
 class Event:
-    """A moment of simulated time."""
+    """A point in simulated time."""
 
     def __init__(
         self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
@@ -36,10 +36,10 @@ class Event:
             )
         self.enable_timing, self.blocking = enable_timing, blocking
         self.recorded_us: float | None = None
-        """When it was recorded last."""
+        """The time at which it was last recorded."""
 
     def record(self, stream: Stream | None = None) -> None:  # noqa: ARG002
-        """Take the time that it is now on the card."""
+        """Record the current simulated time of the card."""
         self.recorded_us = clock.now_us
 
     def elapsed_time(self, end: Event) -> float:
@@ -65,7 +65,7 @@ class Event:
         clock.wait()
 
     def wait(self, stream: Stream | None = None) -> None:
-        """Make *stream* wait for it, which has passed already."""
+        """Make *stream* wait for this event, which has already ended."""
 
     def __repr__(self) -> str:
         return f"<torch.npu.Event recorded at {self.recorded_us} us>"
@@ -78,7 +78,7 @@ class ExternalEvent(Event):
         super().__init__()
 
     def reset(self, stream: Stream | None = None) -> None:  # noqa: ARG002
-        """Forget that it was recorded."""
+        """Clear the recorded time."""
         self.recorded_us = None
 
 
@@ -106,10 +106,10 @@ class Stream:
         clock.wait()
 
     def wait_event(self, event: Event) -> None:
-        """Wait for *event*, which has passed already."""
+        """Wait for *event*, which has already ended."""
 
     def wait_stream(self, stream: Stream) -> None:
-        """Wait for the work of *stream*, which has ended already."""
+        """Wait for the work of *stream*, which has already ended."""
 
     def __enter__(self) -> Stream:
         _current.append(self)
@@ -125,7 +125,7 @@ class Stream:
 
 
 class StreamContext:
-    """`with torch.npu.stream(s)`: *s* is current inside; None changes nothing."""
+    """`with torch.npu.stream(s)`: *s* is the current stream inside; None has no effect."""
 
     def __init__(self, stream: Stream | None) -> None:
         self.stream = stream or current_stream()
@@ -139,7 +139,7 @@ class StreamContext:
 
 _default = Stream()
 _current = [_default]
-"""The streams in use, the current one last."""
+"""The stack of current streams, innermost last."""
 
 
 def current_stream(device: object = None) -> Stream:

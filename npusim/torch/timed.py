@@ -1,9 +1,9 @@
-"""Operations that torch computes on the host, and the time of the kernels that a card launches.
+"""Time operations that torch computes on the host, by the kernels that a card launches for them.
 
-Values are the host's, bit for bit; times come of what the kernels move and compute, as the table of
-:mod:`npusim.torch.works` says. Views are copied by separate kernels first, and so is what comes out
-to a view. An operation that the table does not have, or that the AI CPU of a card runs, counts as
-not timed.
+Values are those of the host, bit for bit. Times follow from the work of the kernels, by the table
+in :mod:`npusim.torch.works`. Views are first copied by separate kernels, and results are copied to
+views. An operation that is not in the table, or that runs on the AI CPU of a card, counts as not
+timed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from npusim.torch.works.work import Work
 __all__ = ["copied", "moved", "ran"]
 
 BY_AI_CPU = frozenset({torch.float64, torch.complex64, torch.complex128, torch.complex32})
-"""Types for which next to no operation has a kernel of the AI core."""
+"""Types for which almost no operation has a kernel on the AI core."""
 
 
 def packet_of(schema: torch.FunctionSchema) -> str:
@@ -44,7 +44,7 @@ def ran(
     kwargs: dict[str, object],
     found: object,
 ) -> bool:
-    """Let the time of an operation pass that has run, and say whether it is known."""
+    """Advance the clock for an operation that has run; returns whether its time is known."""
     packet = packet_of(schema)
     if packet not in KERNELS:
         return False
@@ -72,7 +72,7 @@ def ran(
 
 
 def moved(source: torch.Tensor, target: torch.Tensor) -> bool:
-    """Let the time pass of what writes *source* to *target*, and say whether it is known."""
+    """Advance the clock for a copy of *source* to *target*; returns whether its time is known."""
     if any(x.dtype in BY_AI_CPU for x in (source, target)):
         return False
     are_plain = source.is_contiguous(), target.is_contiguous()
@@ -92,7 +92,7 @@ def moved(source: torch.Tensor, target: torch.Tensor) -> bool:
 
 
 def copied(x: torch.Tensor) -> None:
-    """Let the time pass of what copies a view row after row, without a copy."""
+    """Advance the clock for the kernels that make a view contiguous, without copying it."""
     if x.dtype in BY_AI_CPU:
         clock.host("aten.clone.default")
         return
@@ -108,7 +108,7 @@ def copied(x: torch.Tensor) -> None:
 
 
 def _dense(x: torch.Tensor) -> torch.Tensor:
-    """A tensor like *x*, row after row."""
+    """A contiguous tensor like *x*."""
     return torch.empty(x.shape, dtype=x.dtype, device="meta")
 
 

@@ -1,4 +1,4 @@
-"""What `import torch_npu` gives: the operators, and the parts that scripts use."""
+"""The module that `import torch_npu` returns: the operators, and the parts that scripts use."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def get_npu_format(tensor: torch.Tensor) -> Format:
 
 
 def __getattr__(name: str) -> Any:
-    """An operator of the namespace `npu`; one that is not simulated refuses when it is called."""
+    """An operator of the namespace `npu`; one that is not simulated raises an error when called."""
     return named(name)
 
 

@@ -1,4 +1,4 @@
-"""What the card did, as a trace that chrome://tracing, Perfetto and MindStudio Insight open."""
+"""Write the work of the card as a trace for chrome://tracing, Perfetto and MindStudio Insight."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from npusim.torch.clock import Event
 __all__ = ["check", "trace_events", "write"]
 
 FILE = "trace_view.json"
-"""The name under which torch_npu.profiler leaves its trace."""
+"""The name of the trace file of torch_npu.profiler."""
 
 ROWS = ("kernels", "host operations, not simulated")
 
 
 def check(folder: Path, force: bool = False) -> None:
-    """Refuse a *folder* in which no trace can be written, before a script takes its time.
+    """Check that a trace can be written to *folder*, before a script takes its time.
 
-    An earlier trace is replaced only if *force* says so. Raises FileError.
+    An earlier trace is replaced only with *force*. Raises FileError.
     """
     check_place(folder / FILE, force, "npusim.torch")
 
 
 def write(events: Iterable[Event], folder: Path, device: str, *, force: bool = False) -> Path:
-    """Write `trace_view.json` of *events* into *folder*; returns its path. Raises FileError."""
+    """Write `trace_view.json` of *events* to *folder*; returns its path. Raises FileError."""
     path = folder / FILE
     content = {"displayTimeUnit": "ns", "traceEvents": trace_events(events, device)}
     text = json.dumps(content, indent=1) + "\n"
@@ -39,9 +39,9 @@ def write(events: Iterable[Event], folder: Path, device: str, *, force: bool = F
 
 
 def trace_events(events: Iterable[Event], device: str) -> list[dict[str, object]]:
-    """Events of the Chrome trace format: a row of kernels, and one of what is not simulated.
+    """Events of the Chrome trace format: a row of kernels, and one of operations not simulated.
 
-    Times are microseconds. What is not simulated lasts 0.
+    Times are microseconds. Operations that are not simulated have duration 0.
     """
     process = f"npu:0 {device}"
     found: list[Json] = [{"ph": "M", "name": "process_name", "pid": 0, "args": {"name": process}}]

@@ -1,8 +1,8 @@
-"""Tensors of torch as arguments of npusim, and what npusim gives as tensors of torch.
+"""Convert torch tensors to arguments of npusim, and outputs of npusim to torch tensors.
 
-Neither way copies: both sides see the same host memory. A tensor in FRACTAL_NZ keeps its elements
-in the order in which they are numbered, so that torch can print and copy them; how the chip would
-have them lie in memory is worked out when an operator asks.
+Neither direction copies: both sides see the same host memory. A tensor in FRACTAL_NZ holds its
+elements in logical order, so that torch can print and copy them. Their order in the chip's memory
+is computed when an operator needs it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["argument", "array_of", "result"]
 def argument(
     op: str, name: str, tensor: torch.Tensor, acl_format: int
 ) -> Array | Tensor | TensorSpec:
-    """*tensor*, in host memory, as an argument of npusim; raises OpError if it cannot be one."""
+    """Convert *tensor*, in host memory, to an argument of npusim. Raises OpError if it cannot."""
     if acl_format not in (ND, NZ):
         raise OpError(
             Code.INVALID_PARAMETER,
@@ -67,12 +67,12 @@ def _argument(
 
 
 def array_of(tensor: torch.Tensor) -> Array:
-    """The memory of *tensor*, on the host, as an array."""
+    """A numpy array over the memory of *tensor*, which is on the host."""
     if tensor.dtype == torch.bfloat16:
         found: Array = tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
         return found
     if tensor.dtype == torch.bool:
-        # A byte each, 0 or 1, which is how aclnn's BOOL lies in memory.
+        # One byte each, 0 or 1, as aclnn stores BOOL.
         tensor = tensor.view(torch.uint8)
     return np.asarray(tensor.numpy())
 

@@ -1,9 +1,9 @@
-"""Copies of npu tensors on the card: which kernels make a view contiguous, and casts.
+"""Copies and casts of npu tensors on the card, and the kernels that make a view contiguous.
 
-A matrix in FRACTAL_NZ is copied and cast as it lies, and stays so.
+A matrix in FRACTAL_NZ is copied and cast in that format, and the result has it too.
 
-Which kernels those are says :mod:`npusim.run.views`. Views that have none, or that they do not
-take, are copied on the host and counted as not timed.
+:mod:`npusim.run.views` chooses the kernels for a view. Views without kernels, or that the kernels
+reject, are copied on the host and counted as not timed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["cast", "contiguous", "copied", "is_plain"]
 
 
 def is_plain(x: torch.Tensor) -> bool:
-    """Whether *x* is an npu tensor in ND with an element at least, whose bits are its values."""
+    """Whether *x* is a non-empty npu tensor in ND, and neither a conjugate nor a negative view."""
     return (
         x.is_npu
         and x.numel() > 0
@@ -31,7 +31,7 @@ def is_plain(x: torch.Tensor) -> bool:
 
 
 def contiguous(x: torch.Tensor) -> torch.Tensor:
-    """*x* row after row: itself if it lies so, else what kernels copied."""
+    """*x* in row-major order: *x* itself if it is contiguous, else a copy made by kernels."""
     if x.is_contiguous():
         return x
     found = None
@@ -50,7 +50,7 @@ def contiguous(x: torch.Tensor) -> torch.Tensor:
 
 
 def copied(x: torch.Tensor, memory_format: torch.memory_format | None) -> torch.Tensor | None:
-    """A copy of *x* on the card, as `torch.clone` has it lie; None where no kernel makes it."""
+    """A copy of *x* on the card, with the strides of `torch.clone`; None if no kernel makes it."""
     if memory_format not in (None, torch.preserve_format, torch.contiguous_format):
         return None
     if _is_whole_nz(x):
@@ -64,7 +64,7 @@ def copied(x: torch.Tensor, memory_format: torch.memory_format | None) -> torch.
 
 
 def cast(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
-    """*x* as *dtype*, lying as it does; None where no kernel casts it."""
+    """*x* cast to *dtype*, with the order of its axes in memory; None if no kernel casts it."""
     name = str(dtype).removeprefix("torch.")
     if _is_whole_nz(x):
         return _in_fractals("cast", x, dtype=name)
@@ -81,22 +81,22 @@ def cast(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
 
 
 def _kept(x: torch.Tensor) -> torch.Tensor:
-    """How a copy of *x* lies that keeps the order of its axes in memory; without values."""
+    """A meta tensor with the strides of a copy of *x* that preserves its order of axes."""
     return torch.empty_like(x, device="meta")
 
 
 def _is_dense(x: torch.Tensor) -> bool:
-    """Whether the elements of *x* are a run of memory, each of them once."""
+    """Whether the elements of *x* fill one run of memory, without gaps or overlaps."""
     return bool(_kept(x).stride() == x.stride())
 
 
 def _is_whole_nz(x: torch.Tensor) -> bool:
-    """Whether *x* is all of a matrix in FRACTAL_NZ, turned or not."""
+    """Whether *x* is a whole matrix in FRACTAL_NZ, transposed or not."""
     return x.is_npu and formats.get(x) == formats.NZ and x.storage_offset() == 0 and _is_dense(x)
 
 
 def _in_fractals(name: str, x: torch.Tensor, **options: str) -> torch.Tensor | None:
-    """Operator *name* on the fractals of *x*, which lie as they did in what it gives."""
+    """Operator *name* on the fractals of *x*; the result has the same order of fractals."""
     as_rows = to_npu(to_host(x).as_strided((x.numel(),), (1,), 0))
     found = _on_memory(name, as_rows, **options)
     if found is None:
@@ -106,14 +106,14 @@ def _in_fractals(name: str, x: torch.Tensor, **options: str) -> torch.Tensor | N
 
 
 def _on_memory(name: str, x: torch.Tensor, **options: str) -> torch.Tensor | None:
-    """Operator *name* on the run of memory that *x* is, whatever the order of its axes."""
+    """Operator *name* on the memory of the dense tensor *x*, whatever the order of its axes."""
     run = x.as_strided((x.numel(),), (1,), x.storage_offset())
     found = launched(name, {"x": run, **options})
     return None if found is None else found.as_strided(x.shape, x.stride(), 0)
 
 
 def _in_order(x: torch.Tensor) -> torch.Tensor | None:
-    """*x* row after row, by kernels; None where there are none for it."""
+    """*x* copied to row-major order by kernels; None if there are none for it."""
     offset, stored = x.storage_offset(), x.untyped_storage().nbytes() // x.element_size()
     copies = copies_of(tuple(x.shape), x.stride(), offset, stored)
     if copies is None:

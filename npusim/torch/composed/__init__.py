@@ -1,9 +1,9 @@
-"""Operators of torch_npu that are made of others: torch's own, and those that npusim simulates.
+"""Operators of torch_npu composed of torch's operations and of operators that npusim simulates.
 
-Their own kernels are not simulated, since they are not public or not yet written. What runs in
-place of one is said where its function stands, with what is assumed of values and time: each of the
-parts is a launch of its own, with its own time, and goes by its own name in profiles. Gradients are
-those of the parts.
+Their fused kernels are not simulated, because they are not public or not implemented yet. The
+docstring of each function or module describes what runs instead, and what is assumed about values
+and time. Each part is a separate launch with its own time, and appears under its own name in
+profiles. Gradients are those of the parts.
 
 A function has the parameters of the operator's schema, which torch_npu publishes.
 """
@@ -145,7 +145,7 @@ COMPOSED: dict[str, Composed] = {
     "scatter_update": caches.scatter_update,
     "scatter_update_": caches.scatter_update_,
 }
-"""Name in the namespace `npu`, with its overload -> what runs."""
+"""Name in the namespace `npu`, with its overload -> the function that runs."""
 OF_ATB: dict[str, Composed] = {
     "_npu_flash_attention": attention.flash_attention,
     "_npu_flash_attention_prefix_v2": atb_attention.flash_attention_prefix_v2,
@@ -171,7 +171,7 @@ OF_ATB: dict[str, Composed] = {
     "npu_paged_cache_load": atb.paged_cache_load,
     "npu_ring_mla": atb_attention.ring_mla,
 }
-"""Function that torch_npu takes from ATB -> what runs. The namespace `npu` has none of them."""
+"""Function of ATB in torch_npu -> the function that runs. They are not in the namespace `npu`."""
 PARTS: dict[str, Composed] = {
     "npu_fusion_attention": fusion_attention.npu_fusion_attention,
     "npu_fusion_attention_grad": fusion_attention.npu_fusion_attention_grad,
@@ -183,11 +183,11 @@ PARTS: dict[str, Composed] = {
     "npu_moe_init_routing": routing.init_routing,
     "npu_moe_token_permute": routing.token_permute,
 }
-"""Operator of npusim -> what runs where its kernel does not take a call that a card takes."""
+"""Operator of npusim -> the function that runs if its kernel rejects a call that a card accepts."""
 
 
 def declared() -> dict[str, TorchFunction]:
-    """The functions of torch_npu that these are, by their full names."""
+    """The functions of torch_npu that are defined here, by their full names."""
     found = {}
     for schema in schemas():
         name = schema.partition("(")[0]

@@ -1,4 +1,4 @@
-"""Gated activations made of torch's own operations; half types are computed in float32.
+"""Gated activations composed of torch operations; 16-bit floats are computed in float32.
 
 Sources: op-plugin@517f2e7, the documents torch_npu-npu_gelu_mul.md,
 torch_npu-npu_clipped_swiglu.md and torch_npu-npu_group_norm_swish.md.
@@ -14,7 +14,7 @@ ROOT_HALF = 0.5**0.5
 
 
 def gelu(x: torch.Tensor, approximate: str) -> torch.Tensor:
-    """gelu by erf, or its tanh form, which that of a card is."""
+    """gelu by erf, or in its tanh form, which torch's gelu is on a card."""
     if approximate == "tanh":
         return torch.nn.functional.gelu(x, approximate="tanh")
     return 0.5 * x * (1 + torch.erf(x * ROOT_HALF))
@@ -36,9 +36,9 @@ def clipped_swiglu(
     bias: float = 1.0,
     interleaved: bool = True,
 ) -> torch.Tensor:
-    """`a * sigmoid(alpha * a) * (b + bias)` of halves, or of neighbours, that are cut off.
+    """`a * sigmoid(alpha * a) * (b + bias)` of clamped halves, or of clamped interleaved elements.
 
-    Rows behind the last group are zero: a card leaves them as they are.
+    Rows after the last group are zero. A card does not write them.
     """
     axis = dim % x.dim()
     shape = (*x.shape[:axis], x.shape[axis] // 2, *x.shape[axis + 1 :])
@@ -60,7 +60,7 @@ def group_norm_swish(
     eps: float | None = 1e-5,
     swish_scale: float | None = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """torch's group norm times a sigmoid of it, the means and one over the roots."""
+    """torch's group norm times a sigmoid of it, the means and the inverse standard deviations."""
     count, channels = input.shape[:2]
     inner = input.numel() // max(1, count * channels)
     found, mean, rstd = torch.native_group_norm(

@@ -1,6 +1,7 @@
-"""Functions that torch_npu takes from ATB, but for attention, made of torch's own operations.
+"""Functions of ATB in torch_npu other than attention, composed of torch operations.
 
-ATB's kernels are not those of CANN, and not simulated. Sources: op-plugin@517f2e7 ops/atb.
+ATB has kernels of its own, different from those of CANN, which are not simulated. Sources:
+op-plugin@517f2e7 ops/atb.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def matmul_add_fp32(x: torch.Tensor, weight: torch.Tensor, C: torch.Tensor) -> N
 def quantize_per_tensor(
     x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, y: torch.Tensor
 ) -> None:
-    """int8 of x divided by the scale, and the zero point added."""
+    """Quantise x to int8: divide by the scale and add the zero point."""
     most = max(tensor.dim() for tensor in (x, scale, zero_point, y))
     if most > MOST_DIMENSIONS:
         raise RuntimeError(
@@ -53,7 +54,7 @@ def rotary_embedding(
     cos_sin_cache: torch.Tensor,
     is_neox_style: bool,
 ) -> None:
-    """Query and key turned in place, by npu_rotary_mul: in halves, or pairs of neighbours."""
+    """Rotate query and key in place with npu_rotary_mul, in mode half or interleave."""
     places = positions.flatten()
     cos, sin = cos_sin_cache.index_select(0, places).to(query.dtype).chunk(2, -1)
     if is_neox_style:
@@ -72,7 +73,7 @@ def rotary_embedding(
 def reshape_and_cache_siso(
     key: torch.Tensor, key_cache: torch.Tensor, slot_indices: torch.Tensor
 ) -> None:
-    """Each token's key into its slot of the cache; a negative slot is left out."""
+    """Write the key of each token to its slot of the cache; negative slots are skipped."""
     seen = (slot_indices >= 0).nonzero().flatten()
     slots, size = slot_indices.index_select(0, seen).long(), key_cache.shape[1]
     key_cache[slots // size, slots % size] = key.index_select(0, seen)
@@ -89,7 +90,7 @@ def paged_cache_load(
     key: torch.Tensor | None = None,
     value: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The keys and values of requests behind each other, read from their pages."""
+    """Read keys and values of all requests from their pages, and concatenate them."""
     lengths = [int(x) for x in context_lens.tolist()]
     if cumsum:
         lengths = [after - before for before, after in pairwise(lengths)]
@@ -107,7 +108,8 @@ def paged_cache_load(
 
 
 def group_topk(self: torch.Tensor, k: int = 0, group_num: int = 1, n: int = 1) -> None:
-    """Zeros in all but *k* groups of a row, those of which the *n* largest have the largest sum."""
+    """Keep in each row the *k* groups whose *n* largest elements have the largest sums, and set the
+    others to zero."""
     groups = self.reshape(self.shape[0], group_num, -1)
     weights = groups.float().topk(n, -1).values.sum(-1)
     best = torch.sort(weights, dim=-1, descending=True, stable=True).indices[:, :k]

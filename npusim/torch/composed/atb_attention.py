@@ -1,7 +1,8 @@
-"""Attention of ATB with biases, latent keys or int8 caches, of products and softmax in float32.
+"""Attention of ATB with biases, latent keys or int8 caches, as products and softmax in float32.
 
-ATB's own kernels are not public. Weights are rounded to the type of the query before they meet the
-values, as its kernels do; bits may differ. Sources: op-plugin@517f2e7 ops/atb.
+ATB's kernels are not public. The softmax weights are rounded to the type of the query before they
+are multiplied by the values, as in its kernels; bits may differ. Sources: op-plugin@517f2e7
+ops/atb.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ __all__ = [
 ]
 
 NORM, ALIBI, NORM_COMPRESS, ALIBI_COMPRESS, ALIBI_COMPRESS_SQRT = 1, 2, 3, 4, 5
-"""ATB's numbers of masks: as it is, biases as they are, a triangle, and slopes of distances."""
+"""ATB's mask types: a mask, a bias, a compressed causal mask, and two compressed biases made of
+slopes and distances."""
 HIDDEN = float("-inf")
 INT8_LARGEST = 127
 
@@ -37,7 +39,7 @@ Bias: TypeAlias = torch.Tensor | None
 def attend(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, bias: Bias = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`(tokens, heads, columns)` of what each query attends to, and the log of its sum of exps.
+    """Return the attention output `(tokens, heads, columns)`, and the log-sum-exp of the scores.
 
     *k* and *v* may have fewer heads; *bias* is added to scores `(heads, tokens, keys)`.
     """
@@ -51,7 +53,7 @@ def attend(
 
 
 def _of_heads(x: torch.Tensor, heads: int) -> torch.Tensor:
-    """`(heads, keys, columns)`, each head of *x* as often as queries share it."""
+    """`(heads, keys, columns)`: each head of *x* repeated for the query heads that share it."""
     return x.transpose(0, 1).repeat_interleave(heads // x.shape[1], 0)
 
 
@@ -63,7 +65,7 @@ def _scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
 def _bias(
     mask: Bias, slopes: Bias, mask_type: int, request: int, tokens: int, keys: int
 ) -> torch.Tensor | None:
-    """What is added to the scores of a request."""
+    """The bias that is added to the scores of a request, or None."""
     if mask is None:
         return None
     if mask_type in (NORM, ALIBI):
@@ -87,7 +89,7 @@ def _numbers(lengths: Any) -> list[int]:
 
 
 def _read(cache: torch.Tensor, blocks: torch.Tensor, length: int, heads: int) -> torch.Tensor:
-    """*length* keys of the pages *blocks*, if there are as many: `(keys, heads, columns)`."""
+    """The first *length* keys of the pages *blocks*, or all if fewer: `(keys, heads, columns)`."""
     count = -(-length // cache.shape[1])
     rows = cache.index_select(0, blocks[:count].long()).flatten(0, 1)[:length]
     return rows.reshape(rows.shape[0], heads, -1)
@@ -102,7 +104,8 @@ def _paged(
     scale: float,
     masks: tuple[Bias, Bias, int] = (None, None, 0),
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens `(tokens, heads, columns)` of requests behind each other, to keys in pages."""
+    """Attention of the concatenated tokens `(tokens, heads, columns)` of all requests to keys in
+    pages."""
     found, first = [], 0
     for request, (tokens, keys) in enumerate(zip(*lengths, strict=True)):
         own = q[first : first + tokens]
@@ -124,7 +127,7 @@ def paged_attention_mla(
     mla_vheadsize: int,
     out: torch.Tensor,
 ) -> None:
-    """A token of each request to latent keys, of which the first columns are the values."""
+    """Attention of one token of each request to latent keys, whose first columns are the values."""
     keys = _numbers(context_lens)
     caches = key_cache, key_cache[..., :mla_vheadsize]
     lengths = [1] * len(keys), keys
@@ -147,7 +150,7 @@ def paged_attention_v2(
     workspace: torch.Tensor | None = None,  # noqa: ARG001
     out: torch.Tensor,
 ) -> torch.Tensor:
-    """A token of each request, with biases where mask_type is 2."""
+    """Attention of one token of each request; with biases if mask_type is 2."""
     keys = _numbers(context_lens)
     found, _ = _paged(
         query.reshape(len(keys), num_heads, -1),
@@ -176,7 +179,8 @@ def paged_attention_quant(
     v_descale: torch.Tensor,
     out: torch.Tensor,
 ) -> None:
-    """A token of each request, all int8: weights are quantised by the largest one of a head."""
+    """Attention of one token of each request in int8: the softmax weights are quantised by the
+    largest weight of a head."""
     for request, length in enumerate(_numbers(context_lens)):
         k, v = (
             _read(cache, block_table[request], length, num_kv_heads)
@@ -208,7 +212,7 @@ def flash_attention_v2(
     num_kv_heads: int = 0,
     out: torch.Tensor,
 ) -> torch.Tensor:
-    """Tokens of requests behind each other, to the keys of the same tokens."""
+    """Attention of the concatenated tokens of all requests to the keys of the same tokens."""
     counts = num_heads, num_kv_heads or num_heads, num_kv_heads or num_heads
     q, k, v = (
         x.reshape(-1, heads, x.shape[-1] // heads if x.dim() == 2 else x.shape[-1])
@@ -235,7 +239,7 @@ def flash_attention_unpad_v2(
     kernel_type: int = 0,  # noqa: ARG001
     out: torch.Tensor,
 ) -> None:
-    """The same without a mask."""
+    """:func:`flash_attention_v2` without a mask."""
     heads = {"num_heads": num_heads, "num_kv_heads": num_kv_heads}
     flash_attention_v2(
         query, key, value, seq_len.tolist(), scale_value=scale_value, **heads, out=out
@@ -255,7 +259,7 @@ def flash_attention_v3(
     mask_type: int = NORM_COMPRESS,
     out: torch.Tensor,
 ) -> None:
-    """The same with a causal mask."""
+    """:func:`flash_attention_v2` with a causal mask."""
     heads = {"num_heads": num_heads, "num_kv_heads": num_kv_heads}
     masks = {"mask": mask, "mask_type": mask_type}
     lengths = seq_len.tolist()
@@ -281,7 +285,8 @@ def flash_attention_prefix_v2(
     scale_value: float = 1,
     out: torch.Tensor,
 ) -> torch.Tensor:
-    """Some tokens of each request to the keys in its pages, the last of which are theirs."""
+    """Attention of some tokens of each request to the keys in its pages, which end with the keys of
+    these tokens."""
     lengths = _numbers(seq_len), _numbers(context_lens)
     q = query.reshape(sum(lengths[0]), num_heads, -1)
     masks = mask, slopes, mask_type
@@ -312,7 +317,8 @@ def latent_attention(
     lse: torch.Tensor | None = None,
     **given: Any,
 ) -> Any:
-    """npu_multi_head_latent_attention: latent keys are the values, other columns are rotated."""
+    """npu_multi_head_latent_attention: the latent part of the keys is also the values; the rest is
+    rotated."""
     if cache_mode not in (None, "krope_ctkv") or given.get("qk_descale") is not None:
         raise NotImplementedError(
             f"npu_multi_head_latent_attention: cache_mode must be krope_ctkv without int8, not "
@@ -358,7 +364,7 @@ def ring_mla(
     output: torch.Tensor | None = None,
     softmax_lse: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """A part of the keys of each request, joined to what the parts before have given."""
+    """Attention to a part of the keys of each request, merged with the result of earlier parts."""
     q, k = torch.cat([q_nope, q_rope], -1), torch.cat([k_nope, k_rope], -1)
     both = seqlen.reshape(-1, seqlen.shape[-1]) if seqlen.dim() > 1 else seqlen[None]
     tokens, keys = _numbers(both[0]), _numbers(both[-1])

@@ -1,12 +1,12 @@
 """Attention for inference by the kernels of npu_fused_infer_attention_score, under other names.
 
-* `.out` of both versions: the same kernel writes to tensors of the caller. `get_max_workspace` is
-  what the kernel of these shapes takes, and what the system does.
-* npu_prompt_flash_attention: its own kernel, PromptFlashAttention, computes in float16 where query
-  is float16 and sparse_mode is below 10; here all is fp32, and takes the time of
+* `.out` of both versions: the same kernel writes to tensors of the caller. `get_max_workspace`
+  returns the workspace of the kernel for these shapes plus that of the system.
+* npu_prompt_flash_attention: its own kernel, PromptFlashAttention, computes in float16 if the query
+  is float16 and sparse_mode is below 10. Here everything is fp32 and takes the time of
   FusedInferAttentionScore (assumed).
-* ATB's functions: its kernels are not those of CANN. That they take the same time and round alike
-  is assumed, and that a mask hides what the causal one does.
+* ATB's functions: its kernels differ from those of CANN. Assumed: they take the same time and round
+  in the same way, and a mask hides the same keys as a causal one.
 
 Sources: op-plugin@517f2e7, op_plugin_functions.yaml, FlashAttentionKernelNpuOpApi.cpp (the modes of
 npu_prompt_flash_attention) and ops/atb.
@@ -42,18 +42,19 @@ __all__ = [
 
 FIRST, SECOND = "npu_fused_infer_attention_score", "npu_fused_infer_attention_score_v2"
 SYSTEM_BYTES = 16 * 1024 * 1024
-"""What the libraries of a kernel take of a workspace (asc-devkit, GetLibApiWorkSpaceSize.md)."""
+"""The part of a workspace that the Ascend C library uses (asc-devkit, GetLibApiWorkSpaceSize.md).
+"""
 HIGH_PRECISION = 10
-"""From here on a sparse_mode of npu_prompt_flash_attention asks for fp32."""
+"""The smallest sparse_mode of npu_prompt_flash_attention that asks for fp32."""
 STENCIL = 2048
 MOST_PACKED = 256
-"""Columns of a head that TND takes."""
+"""Most columns of a head that TND accepts."""
 RIGHT_DOWN = 3
 """The sparse_mode of a diagonal that ends at the last token and the last key."""
 
 
 def into(out: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
-    """*out*, to which the kernel has written *found* itself."""
+    """Copy *found* into *out* in zero time, since the kernel writes there directly."""
     if type(out) is torch.Tensor and out.is_npu:
         overwrite(out, found)
     else:
@@ -82,7 +83,7 @@ def second_out(*args: Any, **given: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _workspace(name: str, args: tuple[Any, ...], given: dict[str, Any]) -> torch.Tensor:
-    """As many bytes as the kernel of these shapes takes."""
+    """A tensor of the size of the kernel's workspace for these shapes."""
     operator = ops.load(name)
     bound = dict(zip(("query", "key", "value"), args, strict=False)) | given
     known = {each.name for each in operator.parameters}
@@ -177,7 +178,7 @@ def _paged(
     *,
     is_causal: bool = False,
 ) -> torch.Tensor:
-    """Tokens `(tokens, heads, columns)` of requests of *lengths*, to keys in pages."""
+    """Attention of tokens `(tokens, heads, columns)` of requests of *lengths* to keys in pages."""
     tokens, keys = lengths
     is_single = query.shape[-1] > MOST_PACKED and set(tokens) == {1}
     size, columns = caches[0].shape[1], caches[1].shape[-1]
@@ -201,7 +202,7 @@ def _paged(
 
 
 def _alike(key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """*key* and *value* `(..., columns)`, values filled up to the columns of keys."""
+    """*key* and *value* `(..., columns)`, with the values padded to the columns of the keys."""
     missing = key.shape[-1] - value.shape[-1]
     return key, torch.nn.functional.pad(value, (0, missing)) if missing > 0 else value
 
@@ -228,7 +229,7 @@ def paged_attention(
     *,
     workspace: torch.Tensor | None = None,  # noqa: ARG001
 ) -> None:
-    """A token of each request."""
+    """Attention of one token of each request."""
     keys = _numbers(context_lens)
     found = _paged(
         query,
@@ -259,7 +260,7 @@ def paged_attention_splitfuse(
     scale_value: float,
     out: torch.Tensor,
 ) -> None:
-    """Some tokens of each request, *seq_len* of them, to *context_lens* keys."""
+    """Attention of *seq_len* tokens of each request to *context_lens* keys."""
     lengths = _numbers(seq_len), _numbers(context_lens)
     heads, caches = (num_heads, num_kv_heads), (key_cache, value_cache)
     found = _paged(query, caches, block_table, lengths, heads, scale_value, is_causal=True)
@@ -279,7 +280,7 @@ def flash_attention_qlens(
     scale_value: float,
     out: torch.Tensor,
 ) -> None:
-    """The same with its arguments in another order."""
+    """:func:`paged_attention_splitfuse` with its arguments in another order."""
     paged_attention_splitfuse(
         query, key_cache, value_cache, block_table, context_lens, mask, seq_len, num_kv_heads,
         num_heads, scale_value, out,
@@ -297,7 +298,7 @@ def flash_attention(
     num_kv_heads: int,
     out: torch.Tensor,
 ) -> None:
-    """Tokens of requests behind each other, to the keys of the same tokens."""
+    """Attention of the concatenated tokens of all requests to the keys of the same tokens."""
     sums = _sums(_numbers(seq_len))
     causal = {} if mask is None else {"atten_mask": _stencil(query), "sparse_mode": RIGHT_DOWN}
     heads = num_heads, num_kv_heads, num_kv_heads
@@ -328,5 +329,5 @@ def flash_attention_unpad(
     num_kv_heads: int,
     out: torch.Tensor,
 ) -> None:
-    """The same without a mask."""
+    """:func:`flash_attention` without a mask."""
     flash_attention(query, key, value, None, seq_len, scale_value, num_heads, num_kv_heads, out)

@@ -1,4 +1,4 @@
-"""Flags as bits, eight to a byte, made of torch's own operations."""
+"""Flags packed as bits, eight to a byte, with torch operations."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ BITS = 8
 
 
 def packed(flags: torch.Tensor) -> torch.Tensor:
-    """Eight *flags* in turn as a byte, the first its highest bit (assumed); behind the last, 1."""
+    """Pack eight *flags* into each byte, the first as its highest bit (assumed); pad with ones."""
     behind = -flags.numel() % BITS
     whole = torch.cat([flags, flags.new_ones(behind)]).reshape(-1, BITS).int()
     return (whole * _values(flags)).sum(-1).to(torch.uint8)
 
 
 def unpacked(packed: torch.Tensor, count: int) -> torch.Tensor:
-    """The first *count* of such flags, as bool."""
+    """The first *count* flags of *packed*, as bool."""
     return (packed.int()[:, None] & _values(packed)).bool().flatten()[:count]
 
 
 def _values(like: torch.Tensor) -> torch.Tensor:
-    """What each bit of a byte is worth, from the highest on."""
+    """The value of each bit of a byte, highest first."""
     return 2 ** torch.arange(BITS - 1, -1, -1, dtype=torch.int32, device=like.device)

@@ -1,8 +1,7 @@
-"""Attention to the blocks of keys that a mask names, of products and softmax in float32.
+"""Attention to the blocks of keys that a mask selects, as products and softmax in float32.
 
-Its own kernels, BlockSparseAttention and its gradient, are not simulated. Blocks that are left out
-take their time here as well. Sources: op-plugin@517f2e7, torch_npu-npu_block_sparse_attention.md
-and derivatives.yaml.
+The kernels BlockSparseAttention and its gradient are not simulated. Here, masked blocks take time
+as well. Sources: op-plugin@517f2e7, torch_npu-npu_block_sparse_attention.md and derivatives.yaml.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ Lengths = Sequence[int] | None
 
 
 class _Call(NamedTuple):
-    """What both directions have in common."""
+    """The arguments that forward and backward share."""
 
     mask: torch.Tensor
     """`(batches, heads, blocks of tokens, blocks of keys)`."""
@@ -28,12 +27,13 @@ class _Call(NamedTuple):
     scale: float
 
     def parts(self, tensor: torch.Tensor, side: int) -> Iterator[torch.Tensor]:
-        """`(heads, rows, columns)` of *tensor*, batch by batch: of tokens, or keys on *side* 1."""
+        """Split *tensor* by batch into `(heads, rows, columns)`; its rows are tokens on *side* 0
+        and keys on *side* 1."""
         lengths = self.lengths[side]
         if self.layout == "TND":
             sizes = list(lengths or [tensor.shape[0]])
             if sum(sizes) != tensor.shape[0]:
-                # Where each batch ends.
+                # The lengths are cumulative: the end of each batch.
                 ends = [end for end in sizes if end]
                 sizes = [b - a for a, b in zip([0, *ends], ends, strict=False)]
             yield from (part.transpose(0, 1) for part in tensor.split(sizes))
@@ -42,7 +42,7 @@ class _Call(NamedTuple):
             yield part[:, : part.shape[1] if lengths is None else lengths[batch]]
 
     def joined(self, parts: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-        """The same back: what lies behind a length is zero."""
+        """Join *parts* into a tensor like *like*; rows beyond the length of a batch are zero."""
         if self.layout == "TND":
             return torch.cat([part.transpose(0, 1) for part in parts])
         room = like.shape[2]
@@ -50,7 +50,7 @@ class _Call(NamedTuple):
         return torch.stack(wide)
 
     def seen(self, batch: int, tokens: int, keys: int) -> torch.Tensor:
-        """Which keys each token attends to: `(heads, tokens, keys)`."""
+        """The keys that each token attends to, as bool: `(heads, tokens, keys)`."""
         whole = self.mask[batch].bool()
         for axis, size in ((1, self.block_shape[0]), (2, self.block_shape[1])):
             whole = whole.repeat_interleave(size, axis)
@@ -77,7 +77,7 @@ def block_sparse_attention(
     actual_seq_lengths_kv: Lengths = None,
     softmax_lse_flag: int | None = 0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What tokens attend to, and the log of the sum of exps of their scores, or zeros."""
+    """The attention output, and the log-sum-exp of the scores, or zeros if it is not requested."""
     lengths = actual_seq_lengths, actual_seq_lengths_kv
     call = _Call(block_sparse_mask, block_shape, q_input_layout, lengths, scale_value)
     parts = zip(call.parts(query, 0), call.parts(key, 1), call.parts(value, 1), strict=True)

@@ -1,4 +1,4 @@
-"""Caches of keys: slices replaced, latent keys normed and rotated on their way, and prefetches.
+"""KV caches: writes of slices, of normed and rotated latent keys, reads of pages, and prefetches.
 
 Sources: op-plugin@517f2e7, the documents torch_npu-scatter_update.md,
 torch_npu-npu_kv_rmsnorm_rope_cache.md and torch_npu-npu_prefetch.md; ops-transformer@3a280bc
@@ -26,11 +26,11 @@ __all__ = [
 ]
 
 PAGED = {"PA", "PA_BNSD", "PA_NZ", "PA_BLK_BNSD", "PA_BLK_NZ"}
-"""Modes of a cache in pages; BLK: *index* has where a block of tokens begins."""
+"""Modes of a paged cache; BLK: *index* holds the start of each block of tokens."""
 LATENT = 512
-"""Columns of a latent key; the others are rotated."""
+"""Latent columns of a key; the remaining columns are rotated."""
 ROTATED = 64
-"""Columns of a key that are rotated where values are apart."""
+"""Columns of a key that are rotated if values are a separate tensor."""
 
 
 def scatter_update_(
@@ -39,7 +39,7 @@ def scatter_update_(
     updates: torch.Tensor,
     axis: int,
 ) -> torch.Tensor:
-    """*updates* into *input*, for each batch from its own place along *axis* on."""
+    """Write *updates* into *input*: along *axis*, each batch starts at its own index."""
     axis = axis % input.dim()
     places, batches = indices, torch.arange(updates.shape[0], device=input.device)
     if indices.dim() == 2:
@@ -58,7 +58,7 @@ def scatter_update(
     updates: torch.Tensor,
     axis: int,
 ) -> torch.Tensor:
-    """The same in a copy."""
+    """:func:`scatter_update_` into a copy of *input*."""
     return scatter_update_(input.clone(), indices, updates, axis)
 
 
@@ -68,9 +68,9 @@ def prefetch(
     max_size: int,
     offset: int = 0,
 ) -> None:
-    """The SDMA brings *input* into the L2: no kernel, next to others, and without an effect here.
+    """Do nothing: on a card the SDMA copies *input* to the L2, in parallel to kernels.
 
-    Kernels find in the L2 what those before them have left there.
+    Here kernels find in the L2 only what earlier kernels left there.
     """
     if max_size <= 0 or not 0 <= offset < input.nbytes:
         raise RuntimeError(
@@ -90,7 +90,8 @@ def gather_pa_kv_cache(
     seq_offset: torch.Tensor | None = None,
     is_seq_lens_cumsum: bool = False,
 ) -> None:
-    """Into *key* and *value* those of requests behind each other, read from their pages."""
+    """Read the keys and values of all requests from their pages, and write them one request after
+    the other to *key* and *value*."""
     paged_cache_load(
         key_cache,
         value_cache,
@@ -112,7 +113,7 @@ def gather_pa_kv_cache_functional(
     value: torch.Tensor,
     **given: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same in tensors of their own."""
+    """:func:`gather_pa_kv_cache` into new tensors."""
     found = key.clone(), value.clone()
     gather_pa_kv_cache(key_cache, value_cache, block_tables, seq_lens, *found, **given)
     return found
@@ -139,17 +140,17 @@ def kv_rmsnorm_rope_cache(
     cache_mode: str = "Norm",
     is_output_kv: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Both caches, and what went there, where *is_output_kv*; written in place, and returned.
+    """Write both caches in place and return them, and the values written if *is_output_kv*.
 
-    What the kernel of npusim does not take: the norm is npu_rms_norm, the rotation
-    npu_interleave_rope, and what stands in the caches comes of torch's `index_put_`.
+    This runs for calls that the kernel of npusim does not accept: the norm is npu_rms_norm, the
+    rotation npu_interleave_rope, and torch's `index_put_` writes to the caches.
     """
     if v is None:
         latent, rotated = kv[..., :LATENT].contiguous(), kv[..., LATENT:].contiguous()
         normed = torch.ops.npu.npu_rms_norm(latent, gamma, epsilon)[0]
         turned = torch.ops.npu.npu_interleave_rope(rotated, cos, sin)
     else:
-        # Keys are normed whole, and some of their columns rotated; values are as they are.
+        # All columns of the keys are normed and some are rotated; values are unchanged.
         wide = torch.ops.npu.npu_rms_norm(kv.float(), gamma.float(), epsilon)[0]
         rotated = turned_pairs(wide[..., :ROTATED], cos.float(), sin.float())
         turned, normed = torch.cat([rotated, wide[..., ROTATED:]], -1), v
@@ -169,7 +170,7 @@ def kv_rmsnorm_rope_cache(
 
 
 def kv_rmsnorm_rope_cache_v2(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """What went into the caches, which are written in place."""
+    """Write both caches in place and return the values written."""
     for name in ("k_cache_dtype", "ckv_cache_dtype"):
         kwargs.pop(name, None)
     found: tuple[torch.Tensor, ...] = torch.ops.npu.npu_kv_rmsnorm_rope_cache(*args, **kwargs)
@@ -177,13 +178,13 @@ def kv_rmsnorm_rope_cache_v2(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, t
 
 
 def turned_pairs(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """*x* as npu_interleave_rope turns it, in float32."""
+    """*x* rotated as by npu_interleave_rope, in float32."""
     even, odd = x[..., 0::2], x[..., 1::2]
     return torch.cat([even, odd], -1) * cos + torch.cat([-odd, even], -1) * sin
 
 
 def put(cache: torch.Tensor, values: torch.Tensor, index: torch.Tensor, mode: str) -> None:
-    """*values* `(batches, 1, tokens, columns)` into *cache*; a negative place is left out."""
+    """Write *values* `(batches, 1, tokens, columns)` to *cache*; negative indices are skipped."""
     batches, _, tokens, columns = values.shape
     if mode == "Norm":
         places = index.reshape(batches, tokens)
@@ -199,7 +200,7 @@ def put(cache: torch.Tensor, values: torch.Tensor, index: torch.Tensor, mode: st
     size = cache.shape[1]
     slots = index.reshape(-1)
     if "BLK" in mode:
-        # Where each block of tokens begins, for as many blocks as a batch may have.
+        # *index* has the start of each block of tokens, for the most blocks that a batch can have.
         blocks = -(-tokens // size)
         token = torch.arange(tokens, device=cache.device)
         slots = index.reshape(batches, blocks)[:, token // size] * 1
@@ -207,7 +208,7 @@ def put(cache: torch.Tensor, values: torch.Tensor, index: torch.Tensor, mode: st
     seen = slots >= 0
     places, rows = slots[seen], values.reshape(-1, columns)[seen]
     if mode.endswith("NZ"):
-        # (blocks, columns / c0, tokens, c0) in memory, whatever the shape says.
+        # The layout in memory is (blocks, columns / c0, tokens, c0), whatever the tensor's shape.
         c0 = 32 // cache.element_size()
         lies = cache.view(cache.shape[0], columns // c0, size, c0)
         lies[places // size, :, places % size] = rows.view(-1, columns // c0, c0)

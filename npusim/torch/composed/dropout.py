@@ -1,8 +1,8 @@
-"""Masks of dropout as torch_npu makes them: a bit for each element, set where it stays.
+"""Dropout masks in the format of torch_npu: one bit for each element, set if the element is kept.
 
-Which bits are set follows from seed and offset, as with the card's Philox generator, but they are
-those of torch's generator for the CPU. They take no time: the card makes them on a stream of its
-own, next to other kernels (op-plugin@517f2e7, FlashAttentionKernelNpuOpApi.cpp).
+Seed and offset determine the bits, as with the card's Philox generator, but the bits come from
+torch's generator for the CPU. Masks take no time: the card makes them on a separate stream, in
+parallel to other kernels (op-plugin@517f2e7, FlashAttentionKernelNpuOpApi.cpp).
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from npusim.torch.relabel import to_npu
 __all__ = ["drawn", "kept_bits", "mask_bytes", "npu_dropout_gen_mask"]
 
 MASK_UNIT = 128
-"""Bits of a mask are a multiple of so many."""
+"""The number of bits of a mask is a multiple of this."""
 
 
 def mask_bytes(count: int) -> int:
-    """Bytes of a mask of *count* elements."""
+    """Size in bytes of a mask of *count* elements."""
     return -(-count // MASK_UNIT) * MASK_UNIT // 8
 
 
 def kept_bits(
     count: int, p: float, seed: int, offset: int
 ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which of *count* elements stay where each is dropped with probability *p*."""
+    """Which of *count* elements are kept if each is dropped with probability *p*."""
     own = torch._C.Generator()
     own.manual_seed(generator.place(seed, offset))
     return np.asarray((torch.rand(count, generator=own) >= p).numpy())
@@ -47,7 +47,7 @@ def npu_dropout_gen_mask(
     parallel: bool | None = True,  # noqa: ARG001
     sync: bool | None = None,  # noqa: ARG001
 ) -> torch.Tensor:
-    """The bits of a mask for a tensor of *size*, eight to a byte, the first one lowest."""
+    """A mask for a tensor of *size*: eight bits to a byte, lowest bit first."""
     count = prod(size)
     if not card.computes_values():
         return shapes.like(torch.empty(mask_bytes(count), dtype=torch.uint8, device="meta"))
@@ -58,10 +58,11 @@ def npu_dropout_gen_mask(
 
 
 def drawn() -> tuple[int, int]:
-    """Seed and offset of the next mask, with the card's generator as it is.
+    """Seed and offset of the next mask, from the card's generator.
 
-    A gradient asks for the same ones, which a graph would not give it anew: there a card refuses
-    all but npu_fusion_attention_v3 (NPUGeneratorImpl.cpp, philox_engine_inputs).
+    The gradient uses the same seed and offset, but a replayed graph would not renew them for it.
+    During capture a card therefore refuses all versions but npu_fusion_attention_v3
+    (NPUGeneratorImpl.cpp, philox_engine_inputs).
     """
     if generator.is_captured():
         raise OpError(
@@ -70,5 +71,5 @@ def drawn() -> tuple[int, int]:
             "run what drops outside of the graph",
         )
     seed, offset = generator.default_generators[0].next_place()
-    # A schema has 64 bits with a sign for it.
+    # The schema passes the seed as a signed integer of 64 bits.
     return seed % 2**63, offset

@@ -1,4 +1,4 @@
-"""More of what routes tokens to experts: gates with softmax, and rows of int8.
+"""Routing of tokens to experts: gating with softmax, and routing with quantisation to int8.
 
 Sources: op-plugin@517f2e7 op_plugin_functions.yaml and ops/opapi; ops-transformer@3a280bc
 moe/moe_gating_top_k_softmax_v2 and moe/moe_init_routing_quant_v2.
@@ -15,13 +15,13 @@ __all__ = [
 ]
 
 CUMSUM, COUNT = 1, 2
-"""What expert_tokens_num_mode asks for; 0 is nothing."""
+"""Values of expert_tokens_num_mode: cumulative sums, or counts; 0 requests neither."""
 
 
 def gating_top_k_softmax(
     x: torch.Tensor, finished: torch.Tensor | None = None, k: int = 1
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """npu_moe_gating_top_k_softmax of rows that are too long for its kernel: softmax and a sort."""
+    """npu_moe_gating_top_k_softmax for rows too long for its kernel: a softmax and a sort."""
     shares = torch.softmax(x.float(), -1)
     values, order = torch.sort(shares, dim=-1, descending=True, stable=True)
     weights, experts = values[..., :k].to(x.dtype), order[..., :k].to(torch.int32)
@@ -40,7 +40,7 @@ def gating_top_k_softmax_v2(
     renorm: int | None = 0,
     output_softmax: bool | None = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """npu_moe_gating_top_k_softmax and softmax; or, with *renorm*, softmax of the k largest."""
+    """npu_moe_gating_top_k_softmax and the softmax; with *renorm*, a softmax of the k largest."""
     if not renorm:
         weights, experts, _ = torch.ops.npu.npu_moe_gating_top_k_softmax(x, finished, k)
         whole = torch.softmax(x.float(), -1) if output_softmax else x.new_empty(0).float()
@@ -67,7 +67,8 @@ def init_routing_quant(
     expert_tokens_before_capacity_flag: bool = False,
     quant_mode: int = 1,
 ) -> tuple[torch.Tensor, ...]:
-    """npu_moe_init_routing_v2 of all experts; *quant_mode* 0 has one scale, 1 one for each row."""
+    """npu_moe_init_routing_v2 for all experts, quantised: *quant_mode* 0 uses one scale, 1 uses a
+    scale for each row."""
     choices = expert_idx.numel()
     is_static = quant_mode == 0
     rows, places, tokens, scales = torch.ops.npu.npu_moe_init_routing_v2(

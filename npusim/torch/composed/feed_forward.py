@@ -1,7 +1,7 @@
-"""npu_ffn: two products with an activation between them, of one expert or several.
+"""npu_ffn: two products with an activation between them, for one expert or several.
 
-Its one kernel, FFN, is not simulated; MatMul, GroupedMatmul, QuantBatchMatmulV3 and
-WeightQuantBatchMatmulV2 stand for its products. Source: op-plugin@517f2e7, torch_npu-npu_ffn.md.
+Its fused kernel, FFN, is not simulated. Its products run as MatMul, GroupedMatmul,
+QuantBatchMatmulV3 and WeightQuantBatchMatmulV2. Source: op-plugin@517f2e7, torch_npu-npu_ffn.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": torch.nn.functional.silu,
 }
 GATED = {"geglu": "gelu", "swiglu": "silu", "reglu": "relu"}
-"""Activation of the first half of a row, by which the second one is multiplied."""
+"""Gated activation -> the activation of the first half of a row, which scales the second half."""
 INT8 = -128, 127
 
 
@@ -43,7 +43,7 @@ def ffn(
     output_dtype: torch.dtype | None = None,
     **given: torch.Tensor | None,
 ) -> torch.Tensor:
-    """`act(x @ weight1 + bias1) @ weight2 + bias2`, also of int8 and of weights of int8."""
+    """`act(x @ weight1 + bias1) @ weight2 + bias2`, also for int8, and for int8 weights alone."""
     if activation not in ACTIVATIONS | GATED:
         raise RuntimeError(
             f"npu_ffn: activation must be one of {', '.join(ACTIVATIONS | GATED)}, not "
@@ -83,7 +83,7 @@ def _of_all(
     ends: list[int],
     given: dict[str, torch.Tensor | None],
 ) -> torch.Tensor:
-    """Floats, all experts in one launch of each product."""
+    """The floating-point case: each product is one launch for all experts."""
     groups = torch.tensor(ends, device=x.device)
 
     def product(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> Any:

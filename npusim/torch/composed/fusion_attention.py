@@ -1,9 +1,9 @@
-"""npu_fusion_attention of what its kernels do not take here, forward and backward.
+"""npu_fusion_attention for calls that its simulated kernels do not accept, forward and backward.
 
-That is pse, dropout, float32 and the rest. Products, softmax and masks are operations of their own,
-in float32, with the factors of the second product rounded to the type of the query as the kernel
-rounds them; the output is rounded to nearest, ties to even. A card does all in one kernel, in less
-time.
+These are calls with pse, dropout, float32 and the like. Products, softmax and masks run as separate
+operations in float32. The factors of the second product are rounded to the type of the query, as in
+the kernel; the output is rounded to nearest, ties to even. A card runs all this in one kernel, in
+less time.
 
 .. code-block:: text
 
@@ -12,9 +12,9 @@ time.
     ds = p * (dy @ value.T - sum(dy * output))
     dq, dk = ds @ key * scale, ds.T @ query * scale
 
-Assumed of backward: p and ds are rounded to the type of the query before a product; the sum of
-dy * output is of all keys, so that dropout takes part in both terms alike. With dropout the mask is
-drawn again from the seed, even where forward was given one, as op-plugin does.
+Assumed for backward: p and ds are rounded to the type of the query before a product; the sum of
+dy * output is over all keys, so that dropout affects both terms in the same way. With dropout the
+mask is drawn again from the seed, even if forward was given one, as in op-plugin.
 
 Sources: op-plugin@517f2e7, torch_npu-npu_fusion_attention.md; ops-transformer@3a280bc
 attention/flash_attention_score/op_host, flash_attention_score_tiling_general.cpp (pse_type).
@@ -39,9 +39,9 @@ __all__ = [
 
 LOWEST = torch.finfo(torch.float32).min
 ADD_THEN_MUL = 1
-"""The pse_type whose bias is scaled with the scores."""
+"""The pse_type whose bias is scaled together with the scores."""
 LAST_MODE = 6
-"""Modes behind it are of parts of sequences."""
+"""Higher modes are for parts of sequences."""
 COPIES = 8
 LAYOUTS = {"BSH": "bs", "SBH": "sb", "BSND": "bsn", "BNSD": "bns", "TND": "tn"}
 
@@ -50,7 +50,7 @@ Returned = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, int, in
 
 
 def npu_fusion_attention_v3(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
-    """npu_fusion_attention whose lengths, seed and offset are tensors of the host."""
+    """npu_fusion_attention with lengths, seed and offset as tensors on the host."""
     names = [each.name for each in torch.ops.npu.npu_fusion_attention_v3.default._schema.arguments]
     given = dict(zip(names, args, strict=False)) | kwargs
     for name in ("actual_seq_qlen", "actual_seq_kvlen"):
@@ -61,33 +61,33 @@ def npu_fusion_attention_v3(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ..
 
 
 def npu_fusion_attention_grad(*args: Any, **kwargs: Any) -> Gradients:
-    """The gradients of query, key, value, pse and sink; none of the last two are empty tensors."""
+    """The gradients of query, key, value, pse and sink; empty tensors if pse or sink is absent."""
     query, key, value, pse, sink, *_ = _backward(_given("npu_fusion_attention_grad", args, kwargs))
     return query, key, value, pse, sink
 
 
 def npu_fusion_attention_grad_v2(*args: Any, **kwargs: Any) -> Gradients:
-    """The gradients of query, key, value, pse, the rotated parts of heads, and sink."""
+    """The gradients of query, key, value, pse, query_rope, key_rope and sink."""
     found = _backward(_given("npu_fusion_attention_grad_v2", args, kwargs))
     query, key, value, pse, sink, query_rope, key_rope = found
     return query, key, value, pse, query_rope, key_rope, sink
 
 
 def npu_fusion_attention_grad_v3(*args: Any, **kwargs: Any) -> Gradients:
-    """npu_fusion_attention_grad whose lengths, seed and offset are tensors of the host."""
+    """npu_fusion_attention_grad with lengths, seed and offset as tensors on the host."""
     given = _named("npu_fusion_attention_grad_v3", args, kwargs)
     for name in ("actual_seq_qlen", "actual_seq_kvlen"):
         if isinstance(given[name], torch.Tensor):
             given[name] = [int(x) for x in given[name].tolist()]
     for name in ("seed", "offset"):
-        # A tensor of the host: while a graph is captured, too, its value is known.
+        # The tensor is on the host, so its value is known even during capture of a graph.
         given[name] = 0 if given[name] is None else int(given[name].cpu().numpy())
     found: Gradients = torch.ops.npu.npu_fusion_attention_grad(**given)
     return found
 
 
 class _Heads(NamedTuple):
-    """What a request has: `(heads, tokens, columns)` each."""
+    """The tensors of one request, each `(heads, tokens, columns)`."""
 
     query: torch.Tensor
     key: torch.Tensor
@@ -103,7 +103,7 @@ def npu_fusion_attention(
     *args: Any,
     **kwargs: Any,
 ) -> Returned:
-    """The output, maxima, sums, an empty tensor, seed, offset and how many scores there are."""
+    """The output, maxima, sums, an empty tensor, seed, offset and the number of scores."""
     given = _bound(args, kwargs)
     layout = input_layout.upper()
     _check(query, given)
@@ -130,7 +130,8 @@ def npu_fusion_attention(
 
 
 def _check(query: torch.Tensor, given: dict[str, Any]) -> None:
-    """Raise ValueError for what these parts do not do either, for the kernel's refusal to stand."""
+    """Raise ValueError for calls that the parts do not support either; the caller then gets the
+    kernel's error."""
     bias, kind = given["pse"], given["pse_type"]
     fits = bias is None or (bias.dim() == 4 and bias.dtype == query.dtype)
     if not fits or kind not in (0, ADD_THEN_MUL) or given["sparse_mode"] > LAST_MODE:
@@ -144,7 +145,7 @@ def _check_sink(function: str, sink: torch.Tensor | None) -> None:
 
 
 def _bound(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Arguments behind the layout, by the names of npu_fusion_attention."""
+    """The arguments after the layout, by their names in npu_fusion_attention."""
     schema = torch.ops.npu.npu_fusion_attention.default._schema.arguments[5:]
     given = {each.name: each.default_value for each in schema}
     given |= dict(zip(given, args, strict=False))
@@ -159,7 +160,7 @@ def _bound(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
 def _requests(
     layout: str, tensors: tuple[torch.Tensor, ...], heads: int, given: dict[str, Any]
 ) -> list[_Heads]:
-    """What each request has."""
+    """Split *tensors* into those of each request."""
     if given["query_rope"] is not None:
         joined = [torch.cat([x, given[y]], -1) for x, y in zip(tensors, ROPES, strict=False)]
         tensors = (*joined, tensors[2])
@@ -182,7 +183,7 @@ ROPES = ("query_rope", "key_rope")
 
 
 def _cut(x: torch.Tensor, sums: Sequence[int]) -> list[torch.Tensor]:
-    """*x* `(heads, tokens, columns)` cut where *sums* say; zeros at the end are empty requests."""
+    """Split *x* `(heads, tokens, columns)` at *sums*; zeros at the end stand for empty requests."""
     found, start = [], 0
     for end in sums:
         found.append(x[:, start : max(start, end)])
@@ -191,7 +192,7 @@ def _cut(x: torch.Tensor, sums: Sequence[int]) -> list[torch.Tensor]:
 
 
 def _joined(layout: str, each: Sequence[torch.Tensor], given: dict[str, Any]) -> torch.Tensor:
-    """What requests have, `(heads, tokens, columns)`, in *layout*; sums stay by request."""
+    """Join tensors of requests, `(heads, tokens, columns)`, in *layout*; sums stay by request."""
     is_sum = each[0].shape[-1] == 1 and each[0].dtype == torch.float32
     if layout == "TND":
         if is_sum and not given["softmax_layout"]:
@@ -210,7 +211,7 @@ def _sums(*each: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def _unpacked(bits: torch.Tensor, count: int) -> torch.Tensor:
-    """The bits of a mask of dropout, as bool."""
+    """The first *count* bits of a dropout mask, as bool."""
     places = 2 ** torch.arange(8, dtype=torch.uint8, device=bits.device)
     return (bits.reshape(-1)[:, None] & places).ne(0).reshape(-1)[:count]
 
@@ -221,7 +222,7 @@ def _unpacked(bits: torch.Tensor, count: int) -> torch.Tensor:
 def _attend(
     heads: _Heads, number: int, kept: torch.Tensor | None, given: dict[str, Any]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Output, maxima and sums of request *number*, `(heads, tokens, columns or 1)`."""
+    """The output, maxima and sums of request *number*, `(heads, tokens, columns or 1)`."""
     query, key, value = heads
     group = query.shape[0] // max(1, key.shape[0])
     if group > 1:
@@ -233,7 +234,7 @@ def _attend(
         return query.new_zeros((*query.shape[:2], value.shape[-1])), largest, total
     largest, sink = scores.amax(-1, keepdim=True), given["sink"]
     if sink is not None:
-        # One more score of each head, whose value is nothing.
+        # The sink is an extra score of each head with a value of zero.
         sink = sink.float().reshape(-1, 1, 1)
         largest = torch.maximum(largest, sink)
     weights = (scores - largest).exp()
@@ -254,7 +255,7 @@ def _attend(
 def _scores(
     query: torch.Tensor, key: torch.Tensor, number: int, given: dict[str, Any]
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Scores of request *number*, `(heads, tokens, keys)`, and which of them are hidden."""
+    """The scores of request *number*, `(heads, tokens, keys)`, and which of them are hidden."""
     group = query.shape[0] // max(1, key.shape[0])
     if group > 1:
         key = key.repeat_interleave(group, 0)
@@ -271,7 +272,7 @@ def _scores(
 
 
 def _bias_of(bias: torch.Tensor, number: int, tokens: int) -> torch.Tensor:
-    """What of pse, or of its gradient, request *number* has."""
+    """The part of pse, or of its gradient, that belongs to request *number*."""
     return bias[min(number, bias.shape[0] - 1)][..., -tokens:, :]
 
 
@@ -309,7 +310,7 @@ def _named(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict
 
 
 def _given(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of *function* that finds gradients, by the names of npu_fusion_attention."""
+    """The arguments of the gradient *function*, by their names in npu_fusion_attention."""
     given = _named(function, args, kwargs)
     given["scale"] = given.pop("scale_value")
     rest = {"query_rope": None, "key_rope": None, "pse_type": ADD_THEN_MUL}
@@ -371,7 +372,7 @@ SUMS = ("softmax_max", "softmax_sum")
 def _by_request(
     sums: torch.Tensor, layout: str, parts: list[_Heads], given: dict[str, Any]
 ) -> list[torch.Tensor]:
-    """One of the copies of *sums* of each request, `(heads, tokens, 1)`."""
+    """The *sums* of each request, `(heads, tokens, 1)`: one of their identical copies."""
     once = sums[..., :1]
     if layout != "TND":
         return list(once)
@@ -392,7 +393,7 @@ def _gradients(
     kept: torch.Tensor | None,
     given: dict[str, Any],
 ) -> tuple[torch.Tensor, ...]:
-    """Those of query, key and value of request *number*, and of pse in float32."""
+    """The gradients of query, key and value of request *number*, and of pse in float32."""
     query, key, value = heads
     kind, groups = query.dtype, (key.shape[0], -1)
     group = query.shape[0] // max(1, key.shape[0])

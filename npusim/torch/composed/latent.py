@@ -1,18 +1,18 @@
-"""npu_mla_prolog and its versions: what stands before attention to latent keys, of its parts.
+"""npu_mla_prolog and its versions, composed of parts: the steps before attention to latent keys.
 
 .. code-block:: text
 
     c_q = rms_norm(x @ W_dq);   q = c_q @ W_uq_qr;   query = q_nope @ W_uk, head by head
     query_rope = rope(q_rope);  c = x @ W_dkv_kr;    caches get rms_norm(c_kv) and rope(c_rope)
 
-One kernel, MlaProlog, does all on a card: its products run on all cores one after the other, and
-vector cores norm and rotate next to them. Here these are products of matmul or npu_quant_matmul,
-npu_rms_norm, npu_interleave_rope, npu_dynamic_quant, and torch's `index_put_`, each with its own
-time, which add up to more (assumed).
+On a card one kernel, MlaProlog, does all this: its products run on all cores one after the other,
+while vector cores norm and rotate in parallel. Here matmul or npu_quant_matmul, npu_rms_norm,
+npu_interleave_rope, npu_dynamic_quant and torch's `index_put_` run separately, and the sum of their
+times is longer (assumed).
 
-int8 weights and tokens: sums of int32 times both scales, float32 until they are stored or become
-int8 again. int8 latent keys are scaled by quant_scale_ckv, and int8 queries by the largest of each
-head (query_quant_mode 1).
+int8 weights and tokens: int32 sums are multiplied by both scales and remain float32 until they are
+stored or quantised again. int8 latent keys are scaled by quant_scale_ckv, and int8 queries by the
+largest value of each head (query_quant_mode 1).
 
 Sources: op-plugin@517f2e7, torch_npu-npu_mla_prolog_v3.md; ops-transformer@3a280bc
 attention/mla_prolog.
@@ -30,13 +30,13 @@ __all__ = ["mla_prolog", "mla_prolog_v2", "mla_prolog_v3", "mla_prolog_v3_functi
 
 Tensors = tuple[torch.Tensor, ...]
 LARGEST = 127.0
-"""Of int8."""
+"""The largest int8."""
 MODES = {"PA_BSND": "PA_BNSD", "PA_BLK_BSND": "PA_BLK_BNSD"}
-"""A mode of a cache -> what npu_kv_rmsnorm_rope_cache calls it."""
+"""Mode of a cache -> its name in npu_kv_rmsnorm_rope_cache."""
 
 
 def mla_prolog(*args: Any, **given: Any) -> Tensors:
-    """Query, its rotated part, and both caches."""
+    """Return the query, its rotated part, and both caches."""
     return mla_prolog_v2(*args, **given)[:4]
 
 
@@ -55,7 +55,7 @@ def mla_prolog_v2(
     kr_cache: torch.Tensor,
     **given: Any,
 ) -> Tensors:
-    """The same, and the scale of a query of int8."""
+    """:func:`mla_prolog`, and the scale of an int8 query."""
     is_int8 = kv_cache.dtype == torch.int8
     weights = weight_dq, weight_uq_qr, weight_uk, weight_dkv_kr
     gammas = rmsnorm_gamma_cq, rmsnorm_gamma_ckv
@@ -68,7 +68,7 @@ def mla_prolog_v2(
 
 
 def mla_prolog_v3_functional(*args: Any, **given: Any) -> Tensors:
-    """The same with caches of its own."""
+    """:func:`mla_prolog_v3` with copies of the caches."""
     caches = [given.pop(x) for x in ("kv_cache", "kr_cache") if x in given] or list(args[9:11])
     copies = [cache.clone() for cache in caches]
     return *mla_prolog_v3(*args[:9], *copies, **given), *copies
@@ -88,7 +88,8 @@ def mla_prolog_v3(
     kr_cache: torch.Tensor,
     **given: Any,
 ) -> Tensors:
-    """Query, its rotated part and scale, the normed c_q and its scale; caches in place."""
+    """Return the query, its rotated part and scale, the normed c_q and its scale, and write the
+    caches in place."""
     shape, x = token_x.shape[:-1], token_x.reshape(-1, token_x.shape[-1])
     heads, width, latent = weight_uk.shape
     lines = [line.reshape(-1, 1, 1, line.shape[-1]) for line in (rope_cos, rope_sin)]
@@ -121,7 +122,7 @@ def mla_prolog_v3(
     if given.get("query_quant_mode", 0):
         absorbed, scale = torch.ops.npu.npu_dynamic_quant(absorbed.reshape(-1, latent))
         absorbed, scale = absorbed.reshape(len(x), heads, latent), scale.reshape(-1, heads, 1)
-        # What int8 queries are multiplied by later comes off here.
+        # Divide by the factor that int8 queries are multiplied by later.
         rotated = (rotated.float() * given["quant_scale_ckv"].reshape(-1)[0] / scale).to(x_type)
     is_normed = given.get("query_norm_flag", False)
     of_norm = normed.reshape(*shape, -1) if is_normed else normed.new_empty(0)
@@ -139,7 +140,7 @@ def _product(
     scale_x: torch.Tensor | None,
     scale_weight: torch.Tensor | None,
 ) -> torch.Tensor:
-    """`x @ weight`, in float32 of int8."""
+    """`x @ weight`; the result is float32 for int8."""
     if weight.dtype != torch.int8:
         return x @ weight
     assert scale_x is not None
@@ -157,7 +158,7 @@ def _normed(x: torch.Tensor, gamma: torch.Tensor, epsilon: float) -> torch.Tenso
 def _narrowed(
     normed: torch.Tensor, weight: torch.Tensor, smooth: torch.Tensor | None
 ) -> tuple[torch.Tensor, Any]:
-    """*normed* as int8 with a scale of each token, where *weight* is."""
+    """*normed*, quantised to int8 with a scale for each token if *weight* is int8."""
     if weight.dtype != torch.int8:
         return normed, None
     values = normed.float()
@@ -168,7 +169,7 @@ def _narrowed(
 
 
 def _turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """*x* `(tokens, heads, 64)` by a line a token, in the type of the lines."""
+    """*x* `(tokens, heads, 64)` rotated by one row of *cos* and *sin* a token, in their type."""
     if x.dtype == torch.float32:
         return turned_pairs(x, cos[:, 0].float(), sin[:, 0].float()).to(cos.dtype)
     found: torch.Tensor = torch.ops.npu.npu_interleave_rope(x[:, :, None].contiguous(), cos, sin)
@@ -182,7 +183,7 @@ def _store(
     shape: tuple[int, ...],
     given: dict[str, Any],
 ) -> None:
-    """*values* `(tokens, columns)` into *cache*, scaled where that is int8."""
+    """Write *values* `(tokens, columns)` to *cache*, scaled if it is int8."""
     if cache.dtype == torch.int8 and scale is not None:
         values = (values.float() * scale.reshape(-1)).round().clamp(-128, 127)
     values = values.to(cache.dtype)

@@ -1,4 +1,4 @@
-"""Casts, and tensors in another shape or order, of torch's own.
+"""Casts, reshapes, transposes and the like, composed of torch operations.
 
 Sources: op-plugin@517f2e7 op_plugin_functions.yaml, derivatives.yaml, and the documents of these
 functions.
@@ -36,7 +36,7 @@ def dtype_cast(
     dtype: int,
     input_dtype: int | None = None,  # noqa: ARG001
 ) -> torch.Tensor:
-    """self as *dtype*."""
+    """Cast self to *dtype*."""
     return self.to(_dtype(dtype))
 
 
@@ -46,14 +46,14 @@ def dtype_cast_backward(
     grad_dtype: int | None = None,  # noqa: ARG001
     input_dtype: int | None = None,  # noqa: ARG001
 ) -> torch.Tensor:
-    """The gradient as the type that was cast."""
+    """Cast the gradient to the type of the input of the cast."""
     return grad.to(dtype if isinstance(dtype, torch.dtype) else _dtype(dtype))
 
 
 def confusion_transpose(
     self: torch.Tensor, perm: list[int], shape: list[int], transpose_first: bool
 ) -> torch.Tensor:
-    """Axes in another order, and another shape, or the other way round."""
+    """Permute and reshape, or reshape and permute."""
     if transpose_first:
         return self.permute(perm).reshape(shape)
     return self.reshape(shape).permute(perm).contiguous()
@@ -62,7 +62,7 @@ def confusion_transpose(
 def confusion_transpose_backward(
     grad: torch.Tensor, perm: list[int], shape: list[int], transpose_first: bool
 ) -> torch.Tensor:
-    """*grad* in the order and in the *shape* of what came in."""
+    """*grad* with the order of axes and the *shape* of the input."""
     back = sorted(range(len(perm)), key=lambda place: perm[place])
     if transpose_first:
         return grad.permute(back).reshape(shape)
@@ -70,13 +70,13 @@ def confusion_transpose_backward(
 
 
 def transpose(self: torch.Tensor, perm: list[int], require_contiguous: bool = True) -> torch.Tensor:
-    """Axes in another order."""
+    """Permute the axes."""
     found = self.permute(perm)
     return found.contiguous() if require_contiguous else found.clone()
 
 
 def broadcast(self: torch.Tensor, size: list[int]) -> torch.Tensor:
-    """self repeated along axes of size 1."""
+    """Repeat self along its axes of size 1."""
     return self.expand(size).clone(memory_format=torch.contiguous_format)
 
 
@@ -85,12 +85,12 @@ def reshape(
     shape: list[int],
     can_refresh: bool = False,  # noqa: ARG001
 ) -> torch.Tensor:
-    """A copy of another shape."""
+    """A copy with another shape."""
     return self.reshape(shape).clone()
 
 
 def sliced(self: torch.Tensor, offsets: list[int], size: list[int]) -> torch.Tensor:
-    """A part of *size* from *offsets* on."""
+    """A copy of the part of *size* that starts at *offsets*."""
     found = self
     for axis, (start, length) in enumerate(zip(offsets, size, strict=True)):
         found = found.narrow(axis, start, length)
@@ -98,7 +98,7 @@ def sliced(self: torch.Tensor, offsets: list[int], size: list[int]) -> torch.Ten
 
 
 def pad(input: torch.Tensor, paddings: list[int]) -> torch.Tensor:
-    """input between zeros, so many before and behind each axis."""
+    """Pad input with zeros; *paddings* has a width before and one after, for each axis."""
     pairs = [paddings[start : start + 2] for start in range(0, len(paddings), 2)]
     widths = [width for pair in reversed(pairs) for width in pair]
     return torch.constant_pad_nd(input, widths)
@@ -111,7 +111,7 @@ def one_hot(
     on_value: float = 1,
     off_value: float = 0,
 ) -> torch.Tensor:
-    """*on_value* in the place that each element names, of *depth*."""
+    """*depth* values for each element: *on_value* at the index that it gives, else *off_value*."""
     places = torch.arange(depth, dtype=self.dtype, device=self.device)
     is_on = self.unsqueeze(-1) == places
     values = (torch.tensor(float(x), device=self.device) for x in (on_value, off_value))
@@ -119,11 +119,11 @@ def one_hot(
 
 
 def sort_v2(self: torch.Tensor, dim: int = -1, descending: bool = False) -> torch.Tensor:
-    """self in order, without the places."""
+    """self sorted, without the indices."""
     return torch.sort(self, dim=dim, descending=descending).values
 
 
 def gather_sparse_index(input: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """The rows of input that *index* names."""
+    """The rows of input at *index*."""
     rows = input.index_select(0, index.flatten())
     return rows.reshape(*index.shape, *input.shape[1:])

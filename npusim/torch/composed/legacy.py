@@ -1,4 +1,4 @@
-"""Functions from before aclnn, made of torch's own operations.
+"""Functions that are older than aclnn, composed of torch operations.
 
 Sources: op-plugin@517f2e7, the documents and C++ of these functions, and apply_adam_v2.py of CANN
 8.1.RC1.
@@ -26,13 +26,13 @@ __all__ = [
 
 Moments = Sequence[torch.Tensor]
 FLOAT_STATUS_ELEMENTS = 8
-"""FloatStatusKernelNpu.cpp."""
+"""Elements of a tensor of overflow flags (FloatStatusKernelNpu.cpp)."""
 C0 = 16
 """Channels of a block of the layout NC1HWC0."""
 
 
 def silu_(input: torch.Tensor) -> torch.Tensor:
-    """silu where it lies."""
+    """silu in place."""
     overwrite(input, torch.nn.functional.silu(input))
     return input
 
@@ -40,14 +40,14 @@ def silu_(input: torch.Tensor) -> torch.Tensor:
 def copy_memory_(
     input: torch.Tensor, src: torch.Tensor, non_blocking: bool = False
 ) -> torch.Tensor:
-    """A copy where *input* lies."""
+    """Copy *src* into *input*."""
     return input.copy_(src, non_blocking)
 
 
 def max_dim(
     input: torch.Tensor, dim: int, keepdim: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The largest along an axis, and their places as int32."""
+    """The maxima along an axis, and their indices as int32."""
     values, indices = torch.max(input, dim, keepdim)
     return values, indices.int()
 
@@ -55,18 +55,18 @@ def max_dim(
 def min_dim(
     input: torch.Tensor, dim: int, keepdim: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The smallest along an axis, and their places as int32."""
+    """The minima along an axis, and their indices as int32."""
     values, indices = torch.min(input, dim, keepdim)
     return values, indices.int()
 
 
 def dropout_with_byte_mask(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
-    """torch's own dropout: the mask is not handed out."""
+    """torch's dropout, since the mask is not returned."""
     return torch.nn.functional.dropout(input, p, train)
 
 
 def alloc_float_status(input: torch.Tensor) -> torch.Tensor:
-    """Memory for the flags of an overflow, none of which is set."""
+    """A tensor of overflow flags, none of which is set."""
     return torch.zeros(FLOAT_STATUS_ELEMENTS, device=input.device)
 
 
@@ -81,8 +81,8 @@ def indexing(
     new_axis_mask: int = 0,
     shrink_axis_mask: int = 0,
 ) -> torch.Tensor:
-    """A copy of a slice along each axis; bits of masks say which ends are left open, and which
-    axes a single place is taken of."""
+    """A copy of a slice along each axis. The bits of the masks mark axes whose slice has no begin
+    or no end, and axes from which a single index is taken."""
     if ellipsis_mask or new_axis_mask or any(step < 1 for step in strides):
         raise NotImplementedError(
             "npu_indexing: it must be simulated to be called, but with ellipsis_mask, "
@@ -99,8 +99,8 @@ def indexing(
 def stride_add(
     input: torch.Tensor, other: torch.Tensor, offset1: float, offset2: float, c1_len: float
 ) -> torch.Tensor:
-    """The sum of *c1_len* blocks of channels of both, from a block of each on; channels that there
-    are not are zeros."""
+    """The sum of *c1_len* blocks of channels of both, starting at a block of each; missing channels
+    are zero."""
     count = int(c1_len) * C0
 
     def blocks(x: torch.Tensor, offset: float) -> torch.Tensor:
@@ -125,7 +125,7 @@ def bert_apply_adam(
     *,
     out: Moments,
 ) -> Moments:
-    """A step of Adam without correction of its start; in the second mode its size is given."""
+    """Adam without bias correction, with the given *step_size* if *adam_mode* is not 0."""
     variable, mean, variance = out
     if max_grad_norm > 0 and global_grad_norm > 1:
         grad = grad / global_grad_norm

@@ -1,8 +1,8 @@
-"""Cross entropy of a vocabulary that lies on several cards, made of torch's own operations.
+"""Cross entropy over a vocabulary that is split over several cards, composed of torch operations.
 
 Sources: op-plugin@517f2e7, the documents of these functions. The product is one launch, in the type
-of its operands; the rest is computed in float32 (assumed of the fused kernels, whose sources are
-not public).
+of its operands; the rest is computed in float32 (assumed, because the sources of the fused kernels
+are not public).
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ def online_max_sum(
     vocab_end_index: int,
     return_logits: bool = False,
 ) -> tuple[torch.Tensor | None, ...]:
-    """The largest scores of this part of the vocabulary, sums of exponentials, those of targets,
-    bits of targets that lie elsewhere, targets within, and the scores if they are asked for."""
+    """The maximum scores over this part of the vocabulary, the sums of exponentials, the scores of
+    the targets less the maximum, the bits that mark targets outside this part, the indices of the
+    targets within it, and the scores if *return_logits*."""
     logits = torch.mm(input, weight.t())
     wide = logits.float()
     largest = wide.amax(-1)
@@ -46,7 +47,7 @@ def cross_entropy_with_max_sum(
     weight: torch.Tensor | None = None,
     vocab_parallel_logits: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The losses, and the shares if scores are given."""
+    """The losses, and the softmax if scores are given."""
     _require_plain("npu_fused_cross_entropy_loss_with_max_sum", label_smoothing)
     if input is not None or weight is not None:
         raise RuntimeError(
@@ -82,7 +83,8 @@ def linear_cross_entropy_backward(
     sum_exp_logits: torch.Tensor | None = None,
     softmax: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradients of *input* and *weight*, of the shares or of what these are made of."""
+    """The gradients of *input* and *weight*, from the softmax, or from the maxima and sums that
+    give it."""
     name = "npu_fused_linear_cross_entropy_loss_with_max_sum_backward"
     _require_plain(name, label_smoothing)
     if softmax is None:

@@ -1,4 +1,4 @@
-"""Attention to parts of the keys, joined; and softmax with biases, of torch's own operations.
+"""Merge attention over parts of the keys, and softmax with biases, composed of torch operations.
 
 Sources: op-plugin@517f2e7, torch_npu-npu_attention_update.md and op_plugin_functions.yaml;
 ops-transformer@3a280bc attention/ring_attention_update.
@@ -24,7 +24,7 @@ __all__ = [
 def attention_update(
     lse: Sequence[torch.Tensor], local_out: Sequence[torch.Tensor], update_type: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What all parts together attend to, and the log of the sum of exps if it is asked for."""
+    """The attention output over all parts, and the log-sum-exp if it is requested."""
     sums = torch.stack(list(lse)).float()
     total = torch.logsumexp(sums, 0)
     weights = (sums - total).exp()[..., None]
@@ -44,7 +44,8 @@ def ring_attention_update(
     input_layout: str = "SBH",
     input_softmax_layout: str = "",  # noqa: ARG001
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Two parts of the keys, by their maxima and sums, which stand eight times side by side."""
+    """Merge two parts of the keys by their maxima and sums, each of which is stored in eight equal
+    columns."""
     largest = torch.maximum(prev_softmax_max, cur_softmax_max)
     before = prev_softmax_sum * (prev_softmax_max - largest).exp()
     now = cur_softmax_sum * (cur_softmax_max - largest).exp()
@@ -52,7 +53,7 @@ def ring_attention_update(
     shares = [(x / total)[..., :1] for x in (before, now)]
     outputs = [prev_attn_out.float(), cur_attn_out.float()]
     if input_layout == "SBH":
-        # (batches, heads, tokens, 1) as (tokens, batches, heads, 1)
+        # (batches, heads, tokens, 1) -> (tokens, batches, heads, 1)
         shares = [x.permute(2, 0, 1, 3) for x in shares]
         outputs = [x.unflatten(-1, (shares[0].shape[2], -1)) for x in outputs]
     found = outputs[0] * shares[0] + outputs[1] * shares[1]
@@ -66,7 +67,7 @@ def masked_softmax_with_rel_pos_bias(
     scale_value: float = 1.0,
     inner_precision_mode: int = 0,  # noqa: ARG001
 ) -> torch.Tensor:
-    """softmax of scaled scores, to which a mask and biases are added."""
+    """softmax of the scaled scores plus a mask and biases."""
     scores = x.float() * scale_value
     if atten_mask is not None:
         scores = scores + atten_mask.float()
@@ -82,7 +83,8 @@ def attn_softmax_(self: torch.Tensor) -> torch.Tensor:
 def attn_softmax_backward_(
     self: torch.Tensor, grad_output: torch.Tensor, values: torch.Tensor
 ) -> torch.Tensor:
-    """In the place of softmax, the gradient of what went in, of that of its product with values."""
+    """Overwrite the softmax with the gradient of its input, given the gradient of its product with
+    *values*."""
     grad = torch.matmul(grad_output, values.mT)
     overwrite(self, self * (grad - (grad * self).sum(-1, keepdim=True)))
     return self

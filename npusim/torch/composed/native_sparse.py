@@ -1,7 +1,7 @@
-"""Native sparse attention: to the blocks of keys that were chosen for each token.
+"""Native sparse attention: each token attends to the blocks of keys that were chosen for it.
 
 Sources: op-plugin@517f2e7 op_plugin_functions.yaml; ops-transformer@3a280bc
-attention/nsa_selected_attention. Products, softmax and gathers of torch stand for its kernel.
+attention/nsa_selected_attention. Products, softmax and gathers of torch replace its kernel.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 __all__ = ["select_attention"]
 
 SIDE_BY_SIDE = 8
-"""How often a maximum or a sum stands in a row."""
+"""The number of equal columns in which a maximum or a sum is stored."""
 
 
 def select_attention(
@@ -28,7 +28,7 @@ def select_attention(
     actual_seq_qlen: list[int] | None = None,
     actual_seq_kvlen: list[int] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What tokens `(tokens, heads, columns)` attend to, the maxima of their scores and the sums."""
+    """The attention output `(tokens, heads, columns)`, and the maxima and sums of the scores."""
     tokens, heads = query.shape[:2]
     kv_heads = key.shape[1]
     ends = actual_seq_qlen or [tokens]

@@ -1,7 +1,7 @@
-"""Norms and losses made of torch's own operations.
+"""Norms and losses composed of torch operations.
 
 Sources: op-plugin@517f2e7, the documents of these functions and op_plugin_functions.yaml. float16
-and bfloat16 are computed in float32 and rounded once, as those kernels do.
+and bfloat16 are computed in float32 and rounded once, as in those kernels.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__ = [
 ]
 
 MASKED = -10000.0
-"""What is added up in place of masked scores."""
+"""The value that replaces masked scores."""
 
 
 def _statistics(
     x: torch.Tensor, rank: int, epsilon: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The mean over the last *rank* axes of fp32 *x*, one over the root, and x so normed."""
+    """The mean of fp32 *x* over its last *rank* axes, its inverse standard deviation, normed x."""
     axes = tuple(range(x.dim() - rank, x.dim()))
     mean = x.mean(axes, keepdim=True)
     apart = x - mean
@@ -45,7 +45,7 @@ def deep_norm(
     alpha: float = 0.3,
     epsilon: float = 1e-6,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Mean, one over the root, and the layer norm of `alpha * x + gx`."""
+    """The mean, the inverse standard deviation, and the layer norm of `alpha * x + gx`."""
     total = x.float() * alpha + gx.float()
     mean, rstd, normed = _statistics(total, gamma.dim(), epsilon)
     y = normed * gamma.float() + beta.float()
@@ -60,7 +60,7 @@ def add_layer_norm(
     epsilon: float = 1e-5,
     additional_output: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The layer norm of a sum, its mean, one over the root, and the sum if it is asked for."""
+    """The layer norm of a sum, its mean and inverse standard deviation, and optionally the sum."""
     dtype = torch.promote_types(x1.dtype, x2.dtype)
     total = x1.float() + x2.float()
     mean, rstd, normed = _statistics(total, gamma.dim(), epsilon)
@@ -72,7 +72,8 @@ def add_layer_norm(
 def add_rms_norm_v2_functional(
     x1: torch.Tensor, x2: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """npu_add_rms_norm in another order: one over the root, the result and the sum."""
+    """npu_add_rms_norm with its results in another order: the inverse root mean square, the result
+    and the sum."""
     y, rstd, x = torch.ops.npu.npu_add_rms_norm(x1, x2, gamma, epsilon)
     return rstd, y, x
 
@@ -80,7 +81,7 @@ def add_rms_norm_v2_functional(
 def add_rms_norm_v2(
     x1: torch.Tensor, x2: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6
 ) -> torch.Tensor:
-    """The same with the result in x1 and the sum in x2, where the kernel writes them."""
+    """The same in place: the kernel writes the result to x1 and the sum to x2."""
     rstd, y, x = add_rms_norm_v2_functional(x1, x2, gamma, epsilon)
     overwrite(x1, y)
     overwrite(x2, x)
@@ -90,7 +91,7 @@ def add_rms_norm_v2(
 def gemma_rms_norm(
     self: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """npu_rms_norm with weights that are one more, in float32."""
+    """npu_rms_norm with weights `gamma + 1`, in float32."""
     y, rstd = torch.ops.npu.npu_rms_norm(self, gamma.float() + 1, epsilon)
     return y, rstd
 
@@ -113,7 +114,7 @@ def group_norm_silu(
     group: int,
     eps: float = 1e-5,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """silu of torch's group norm, the means and one over the roots."""
+    """silu of torch's group norm, the means and the inverse standard deviations."""
     count, channels = input.shape[:2]
     inner = input[0, 0].numel()
     found, mean, rstd = torch.native_group_norm(
@@ -125,7 +126,7 @@ def group_norm_silu(
 def scaled_masked_softmax(
     x: torch.Tensor, mask: torch.Tensor, scale: float = 1, fixed_triu_mask: bool = False
 ) -> torch.Tensor:
-    """softmax of the scaled scores, of which those that are masked, or lie above, are small."""
+    """softmax of the scaled scores; masked scores, or those above the diagonal, are `MASKED`."""
     if fixed_triu_mask:
         mask = torch.ones(x.shape[-2:], dtype=torch.bool, device=x.device).triu(1)
     scores = (x.float() * scale).masked_fill(mask.bool(), MASKED)
@@ -133,5 +134,5 @@ def scaled_masked_softmax(
 
 
 def softmax_cross_entropy_with_logits(self: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The cross entropy of each row with its labels, which are shares."""
+    """The cross entropy of each row with its labels, which are probabilities."""
     return -(labels * torch.log_softmax(self, -1)).sum(-1)

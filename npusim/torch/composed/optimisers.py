@@ -1,7 +1,7 @@
-"""Steps of optimizers: one kernel each, whose values torch computes on the host.
+"""Optimizer steps: each is one kernel, whose values torch computes on the host.
 
 Sources: op-plugin@517f2e7 ApplyAdamWKernelNpuOpApi.cpp and ApplyAdamKernelNpu.cpp. The powers of
-both betas are those of the step before: the kernel multiplies them once more.
+both betas are those of the previous step: the kernel multiplies them by beta once more.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def apply_adam_w(
     *,
     out: Moments,
 ) -> Moments:
-    """A step of AdamW: the parameter and both moments, in place."""
+    """A step of AdamW, which updates the parameter and both moments in place."""
     first, second = 1 - beta1_power * beta1, 1 - beta2_power * beta2
 
     @on_host
@@ -67,8 +67,8 @@ def apply_adam(
     *,
     out: Moments,
 ) -> Moments:
-    """A step of Adam: the parameter and both moments, in place."""
-    # Before the first step both are 0, and so the kernel divides by 0.
+    """A step of Adam, which updates the parameter and both moments in place."""
+    # Before the first step both powers are 0, so the kernel divides by 0.
     rate = torch.tensor(lr * (1 - beta2_power) ** 0.5) / (1 - beta1_power)
 
     @on_host
@@ -85,7 +85,7 @@ def apply_adam(
 
 
 def _play(kernel: str, grad: torch.Tensor, out: Moments) -> None:
-    """Let the time of the kernel pass."""
+    """Advance the clock by the time of the kernel."""
     stores = tuple(map(bits_of, out))
     loads = (*stores, bits_of(grad))
     card.play(Stream(kernel=kernel, elements=grad.numel(), loads=loads, stores=stores, steps=ADAM))

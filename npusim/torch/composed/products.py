@@ -1,7 +1,7 @@
-"""Products and their gradients, of torch's own.
+"""Products and their gradients, composed of torch operations.
 
 Sources: op-plugin@517f2e7 op_plugin_functions.yaml and derivatives.yaml, LinearKernelNpu.cpp and
-BmmV2KernelNpu.cpp. That one product is a launch is as torch's own are.
+BmmV2KernelNpu.cpp. Each product is one launch, as in torch itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def linear_backward(
 
 
 def bmm_v2(self: torch.Tensor, mat2: torch.Tensor, output_sizes: list[int]) -> torch.Tensor:
-    """A product of batches that broadcast, in another shape if there is one."""
+    """A product of broadcast batches, reshaped if *output_sizes* is not empty."""
     found = torch.matmul(self, mat2)
     return found.reshape(output_sizes) if output_sizes else found
 
@@ -49,6 +49,6 @@ def bmm_v2_mat1_backward(
 def bmm_v2_mat2_backward(
     grad: torch.Tensor, mat1: torch.Tensor, mat2: torch.Tensor, size: list[int]
 ) -> torch.Tensor:
-    """The gradient of the second one."""
+    """The gradient of the second factor."""
     grad = grad.reshape((mat1 @ mat2).shape)
     return (mat1.mT @ grad).sum_to_size(size)

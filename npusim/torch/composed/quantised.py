@@ -1,4 +1,4 @@
-"""Quantised products, norms and caches whose own kernels are not simulated.
+"""Quantised products, norms and caches whose fused kernels are not simulated.
 
 Sources: op-plugin@517f2e7, the documents torch_npu-npu_quant_matmul_gelu.md,
 torch_npu-npu_quant_matmul_reduce_sum.md, torch_npu-npu_grouped_matmul_swiglu_quant_v2.md,
@@ -27,7 +27,7 @@ __all__ = [
 
 INT8 = -128, 127
 FRACTAL_DIMENSIONS = 5
-"""Of a weight whose shape says how its fractals lie."""
+"""Dimensions of a weight whose shape spells out the order of its fractals."""
 INT4, INT4_LARGEST = (-8, 7), 7
 
 
@@ -40,7 +40,7 @@ def quant_matmul_gelu(
     bias: torch.Tensor | None = None,
     approximate: str | None = "gelu_erf",
 ) -> torch.Tensor:
-    """npu_quant_matmul and gelu."""
+    """npu_quant_matmul, then gelu."""
     is_wide = torch.bfloat16 in (x2_scale.dtype, None if bias is None else bias.dtype)
     found = torch.ops.npu.npu_quant_matmul(
         x1,
@@ -61,7 +61,7 @@ def quant_matmul_reduce_sum(
     x1_scale: torch.Tensor,
     x2_scale: torch.Tensor,
 ) -> torch.Tensor:
-    """npu_quant_matmul of each batch in bfloat16, and the sum of all batches."""
+    """npu_quant_matmul of each batch in bfloat16, then the sum over all batches."""
     products = [
         torch.ops.npu.npu_quant_matmul(
             rows, columns, x2_scale, pertoken_scale=scale, output_dtype=torch.bfloat16
@@ -83,9 +83,9 @@ def grouped_matmul_swiglu_quant_v2(
     group_list_type: int | None = 0,
     **given: object,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """npu_grouped_matmul_swiglu_quant of one weight, whose groups may be counts.
+    """npu_grouped_matmul_swiglu_quant with one weight; *group_list* may hold counts.
 
-    Where x is int4 as well, products, activation and quantisation are operations of torch.
+    If x is int4 as well, products, activation and quantisation are torch operations.
     """
     if len(weight) != 1 or given.get("bias") is not None:
         raise NotImplementedError(
@@ -96,7 +96,7 @@ def grouped_matmul_swiglu_quant_v2(
     ends = group_list.cumsum(0) if group_list_type == 1 else group_list
     whole, scales = weight[0], weight_scale[0]
     if whole.dim() == FRACTAL_DIMENSIONS and formats.get(whole) == formats.ND:
-        # Its axes are (e, n / c0, k / 16, 16, c0).
+        # The axes of the weight are (e, n / c0, k / 16, 16, c0).
         whole = whole.permute(0, 2, 3, 1, 4).flatten(1, 2).flatten(2)
     if x.dtype == torch.int32:
         return _of_int4(x, whole, scales, x_scale, ends, smooth_scale)
@@ -119,10 +119,10 @@ def _of_int4(
     ends: torch.Tensor,
     smooth_scale: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows and weights of eight int4 in an int32; rows that no group has are zero."""
+    """Rows and weights with eight int4 in an int32; rows outside all groups are zero."""
     rows, columns, factors = _levels(x), _levels(weight), weight_scale
     if factors.dtype == torch.int64:
-        # Words of npu_trans_quant_param: float32 in their lower half.
+        # Results of npu_trans_quant_param are 64-bit words with float32 in the lower half.
         factors = factors.contiguous().view(torch.float32)[..., ::2]
     output = x.new_zeros((x.shape[0], columns.shape[-1] // 2), dtype=torch.int8)
     scale = x_scale.new_zeros(x.shape[0])
@@ -141,7 +141,7 @@ def _of_int4(
 
 
 def _levels(packed: torch.Tensor) -> torch.Tensor:
-    """`(..., 8 n)` of int32 `(..., n)`, as float32; the lowest bits come first."""
+    """Unpack int32 `(..., n)` to `(..., 8 n)` int4 levels as float32, lowest bits first."""
     shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=packed.device)
     digits = (packed[..., None] >> shifts) & 15
     return (((digits + 8) & 15) - 8).flatten(-2).float()
@@ -157,7 +157,7 @@ def rms_norm_quant(
     *,
     dst_dtype: int | None = None,  # noqa: ARG001
 ) -> torch.Tensor:
-    """int8 of npu_rms_norm with a bias, divided by a scale."""
+    """npu_rms_norm with a bias, quantised to int8: divided by a scale."""
     normed = torch.ops.npu.npu_rms_norm(x, gamma, epsilon)[0].float()
     levels = (normed + beta.float()) / scale.float() + offset.float()
     return levels.round().clamp(*INT8).to(torch.int8)
@@ -182,7 +182,7 @@ def quant_scatter(
     dst_type: int | None = None,  # noqa: ARG001
     round_mode: str | None = "rint",  # noqa: ARG001
 ) -> torch.Tensor:
-    """scatter_update of updates that npu_quantize has made int8."""
+    """scatter_update of *updates* quantised to int8 by npu_quantize."""
     levels = _quantised(updates, quant_scales, quant_zero_points, quant_axis)
     return scatter_update(input, indices, levels, axis)
 
@@ -199,7 +199,7 @@ def quant_scatter_(
     dst_type: int | None = None,  # noqa: ARG001
     round_mode: str | None = "rint",  # noqa: ARG001
 ) -> torch.Tensor:
-    """The same in place."""
+    """:func:`quant_scatter` in place."""
     levels = _quantised(updates, quant_scales, quant_zero_points, quant_axis)
     return scatter_update_(input, indices, levels, axis)
 
@@ -212,7 +212,7 @@ def kronecker_quant(
     dst_dtype: int | None = None,
     dst_type_max: float | None = None,  # noqa: ARG001
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`p1 @ x @ p2` of each token as int4, eight of them in an int32, and the scale of each token.
+    """`p1 @ x @ p2` of each token as int4, eight packed in an int32, and the scale of each token.
 
     Products are rounded to the type of x (ops-nn@e5c3fa9 quant/flat_quant).
     """

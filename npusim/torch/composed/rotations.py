@@ -1,4 +1,4 @@
-"""Rotations with positions of several kinds, by npu_rotary_mul.
+"""Rotary embedding with several kinds of positions, by npu_rotary_mul.
 
 Source: op-plugin@517f2e7, the document torch_npu-npu_mrope.md.
 """
@@ -21,7 +21,7 @@ def mrope(
     rotary_mode: str | None = "half",
     cache_mode: str | None = "default",
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Query and key, turned by a position of each token, or by one of each kind."""
+    """Query and key, rotated by one position for each token, or by a position of each kind."""
     for name, came, modes in (
         ("rotary_mode", rotary_mode, ("half", "interleave")),
         ("cache_mode", cache_mode, ("default", "interleave")),
@@ -51,7 +51,7 @@ def mrope(
 
 
 def _mixed(table: torch.Tensor, sections: list[int] | None, mode: str | None) -> torch.Tensor:
-    """`(tokens, columns)` of *table* `(kinds, tokens, columns)`: which kind each column takes."""
+    """Select the kind of each column of *table* `(kinds, tokens, columns)`: `(tokens, columns)`."""
     if table.shape[0] == 1 or not sections:
         return table[0]
     if mode != "interleave":

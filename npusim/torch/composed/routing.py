@@ -1,4 +1,4 @@
-"""What routes tokens to experts, of operators that sort, select and count.
+"""Routing of tokens to experts, composed of operators that sort, select and count.
 
 Sources: op-plugin@517f2e7, the documents torch_npu-npu_moe_init_routing.md,
 torch_npu-npu_moe_compute_expert_tokens.md and torch_npu-npu_moe_token_permute.md, and
@@ -23,7 +23,7 @@ def token_permute(
     num_out_tokens: int | None = None,
     padded_mode: bool = False,  # noqa: ARG001
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """npu_moe_token_permute with fewer rows than choices: the first ones of all."""
+    """npu_moe_token_permute with fewer rows than choices: only the first rows."""
     rows, places = torch.ops.npu.npu_moe_token_permute(tokens, indices)
     number = num_out_tokens or 0
     left = max(0, number + rows.shape[0] if number <= 0 else number)
@@ -37,7 +37,7 @@ def token_unpermute(
     padded_mode: bool = False,
     restore_shape: list[int] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """npu_moe_token_unpermute, and what a backward pass needs of it."""
+    """npu_moe_token_unpermute, and the tensor that backward needs."""
     given = permuted_tokens, sorted_indices, probs, padded_mode, restore_shape
     return torch.ops.npu.npu_moe_token_unpermute(*given), permuted_tokens
 
@@ -45,7 +45,7 @@ def token_unpermute(
 def init_routing(
     x: torch.Tensor, row_idx: torch.Tensor, expert_idx: torch.Tensor, active_num: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The rows of tokens, where each choice has gone, and the experts, sorted."""
+    """The rows of tokens, the row to which each choice has gone, and the sorted experts."""
     rows, k = expert_idx.shape
     experts, order = torch.sort(expert_idx.reshape(-1), stable=True)
     sources = row_idx.reshape(-1)[order]
@@ -58,7 +58,7 @@ def init_routing(
 def compute_expert_tokens(
     sorted_expert_for_source_row: torch.Tensor, num_expert: int
 ) -> torch.Tensor:
-    """How many rows are those of each expert and of all before."""
+    """The cumulative number of rows up to and including each expert."""
     experts = torch.arange(
         num_expert, dtype=torch.int32, device=sorted_expert_for_source_row.device
     )

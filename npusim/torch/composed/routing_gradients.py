@@ -1,8 +1,8 @@
-"""Gradients of what permutes tokens by experts and back, of operators that select and add rows.
+"""Gradients of permuting tokens by expert and back, composed of operators that select and add rows.
 
 Sources: op-plugin@517f2e7 derivatives.yaml and op_plugin_functions.yaml; MoeTokenPermuteGrad adds
 rows as MoeTokenUnpermute does (ops-transformer@3a280bc moe/moe_token_permute_grad). Padded tokens
-are not taken.
+are not supported.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def permute_grad(
     sorted_indices: torch.Tensor,
     padded_mode: bool = False,
 ) -> torch.Tensor:
-    """Of each token the sum of the gradients of its rows."""
+    """The gradient of each token: the sum of the gradients of its rows."""
     _require_unpadded("npu_moe_token_permute_grad", padded_mode)
     grad = grad_permuted_tokens
     if indices.numel() == tokens.shape[0] == grad.shape[0]:
@@ -37,7 +37,7 @@ def unpermute_grad(
     padded_mode: bool = False,
     restore_shape: list[int] | None = None,  # noqa: ARG001
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The gradients of the rows, and of what they were weighed with."""
+    """The gradients of the rows, and of the probabilities that weight them."""
     _require_unpadded("npu_moe_token_unpermute_grad", padded_mode)
     topk = 1 if probs is None else probs.shape[-1]
     owner, places = _rows_of(sorted_indices, permuted_tokens.shape[0], topk)

@@ -1,4 +1,4 @@
-"""What chooses the next word: operators of sorts, sums and random numbers of torch.
+"""Sampling of the next token, composed of torch's sorts, sums and random numbers.
 
 Sources: op-plugin@517f2e7, the documents torch_npu-npu_top_k_top_p.md and
 torch_npu-npu_sim_exponential_.md.
@@ -16,7 +16,7 @@ HIDDEN = float("-inf")
 def top_k_top_p(
     logits: torch.Tensor, p: torch.Tensor | None = None, k: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Minus infinity for all but the k largest of a row, and of these but the most likely ones."""
+    """Mask with minus infinity all but the k largest of a row, and then all but the most likely."""
     values, order = torch.sort(logits, dim=-1, stable=True)
     if k is not None:
         places = (logits.shape[-1] - k.long())[:, None]
@@ -31,7 +31,7 @@ def top_k_top_p(
 def sim_exponential_(
     input: torch.Tensor, lambd: float = 1, *, generator: torch.Generator | None = None
 ) -> torch.Tensor:
-    """*input* filled with exponentially distributed numbers, none of them zero."""
+    """Fill *input* with exponentially distributed random numbers, none of them zero."""
     if lambd <= 0:
         raise RuntimeError(
             f"npu_sim_exponential_ expects lambd > 0.0, but found lambd={lambd}\n"

@@ -1,10 +1,10 @@
-"""Attention to the best keys alone, as DeepSeek-V3.2 has it: which they are, and attention to them.
+"""Sparse attention of DeepSeek-V3.2: choose the best keys of each token, and attend to them.
 
-npu_lightning_indexer's score of a key is `sum over heads of weight * relu(query . key)`, all in
-fp32. npu_sparse_flash_attention takes the keys that it names, block by block, in fp32 with weights
-rounded to the type of the query. Both kernels are public; here products, sums, sorts and gathers of
-torch stand for them, in more time. Bits differ from a card's, whose attention scales its sums by
-their exponents (AMLA).
+In npu_lightning_indexer the score of a key is `sum over heads of weight * relu(query . key)`, all
+in fp32. npu_sparse_flash_attention attends to the chosen keys, block by block, in fp32 with softmax
+weights rounded to the type of the query. Both kernels are public; here products, sums, sorts and
+gathers of torch replace them and take more time. Bits differ from those of a card, whose attention
+rescales its sums through their exponents (AMLA).
 
 Sources: op-plugin@517f2e7, torch_npu-npu_lightning_indexer.md and
 torch_npu-npu_sparse_flash_attention.md; ops-transformer@3a280bc attention/sparse_flash_attention.
@@ -23,22 +23,22 @@ __all__ = ["lightning_indexer", "sparse_flash_attention"]
 
 CAUSAL = 3
 TOKENS_AT_ONCE = 16
-"""Whose keys are gathered together."""
+"""Tokens whose keys are gathered together."""
 LOWEST, LEAST = -1e12, 1e-30
-"""The score of a key that is hidden, and what no sum of one is below."""
+"""The score of a hidden key, and the lower bound of a sum of exponentials."""
 
 
 class _Request(NamedTuple):
     """Tokens and keys of a request."""
 
     tokens: slice
-    """Among those of all requests."""
+    """Its tokens among those of all requests."""
     keys: torch.Tensor
-    """`(keys, columns)` of the one head."""
+    """`(keys, columns)` of its single head."""
 
 
 def _lengths(given: torch.Tensor | None, count: int, room: int, *, is_sum: bool) -> list[int]:
-    """Those of *count* requests, each with *room* where nothing says how long they are."""
+    """The lengths of *count* requests; each is *room* if no lengths are given."""
     if given is None or not card.computes_values():
         return [room] * count
     found = [int(x) for x in given.tolist()]
@@ -48,7 +48,7 @@ def _lengths(given: torch.Tensor | None, count: int, room: int, *, is_sum: bool)
 def _keys_of(
     key: torch.Tensor, layout: str, number: int, first: int, length: int, table: torch.Tensor | None
 ) -> torch.Tensor:
-    """Keys of request *number*, which begin at *first* in TND: `(keys, columns)`."""
+    """The keys of request *number*, which start at *first* in TND: `(keys, columns)`."""
     if layout == "PA_BSND":
         assert table is not None
         blocks = -(-length // key.shape[1])
@@ -66,7 +66,7 @@ def _requests(
     lengths: tuple[torch.Tensor | None, torch.Tensor | None],
     table: torch.Tensor | None,
 ) -> Iterator[_Request]:
-    """Each request of a call; tokens are counted through all of them, padding included."""
+    """Each request of a call. Token indices run over all requests, padding included."""
     is_packed = layouts[0] == "TND"
     if is_packed:
         count = 1 if lengths[0] is None else len(lengths[0])
@@ -101,7 +101,7 @@ def lightning_indexer(
     next_tokens: int = 2**63 - 1,  # noqa: ARG001
     return_value: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The places of the best keys of each token, best first, -1 for none; and their scores."""
+    """The indices of the best keys of each token, best first, -1 for none; and their scores."""
     shape = (*query.shape[:-2], 1, sparse_count)
     rows = query.reshape(-1, *query.shape[-2:])
     factors = weights.reshape(-1, weights.shape[-1])
@@ -152,7 +152,7 @@ def sparse_flash_attention(
     return_softmax_lse: bool = False,
     sinks: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What each token attends to, of latent keys, which are the values; maxima and sums."""
+    """The attention output over latent keys, which are also the values; and maxima and sums."""
     if query_rope is None or key_rope is None or sinks is not None:
         raise RuntimeError(
             "npu_sparse_flash_attention: query_rope and key_rope must be given, and sinks not: "
@@ -188,7 +188,7 @@ def sparse_flash_attention(
 
 
 def _places(blocks: torch.Tensor, size: int) -> torch.Tensor:
-    """The keys of *blocks* `(tokens, blocks)` of *size*, those of -1 negative: `(tokens, keys)`."""
+    """Key indices `(tokens, keys)` of *blocks* `(tokens, blocks)` of *size*; negative for -1."""
     inside = torch.arange(size, device=blocks.device)
     return (blocks[..., None] * size + inside).flatten(1)
 
@@ -196,7 +196,7 @@ def _places(blocks: torch.Tensor, size: int) -> torch.Tensor:
 def _attend(
     q: torch.Tensor, taken: torch.Tensor, seen: torch.Tensor, width: int, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Of scaled queries `(tokens, heads, columns)` and their keys: output, maxima and sums."""
+    """The output, maxima and sums of scaled queries `(tokens, heads, columns)` and their keys."""
     scores = (q @ taken.transpose(1, 2)).masked_fill(~seen[:, None], LOWEST)
     largest = scores.amax(-1, keepdim=True)
     weights = (scores - largest).exp() * seen[:, None]

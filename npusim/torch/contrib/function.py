@@ -18,7 +18,7 @@ __all__ = [
 def dropout_with_byte_mask(
     input1: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> torch.Tensor:
-    """Dropout, whose mask a card has as bytes."""
+    """Dropout; on a card its mask is stored as bytes."""
     found: torch.Tensor = torch.ops.npu.dropout_with_byte_mask(input1, p, training)
     return input1.copy_(found) if inplace else found
 
@@ -32,7 +32,7 @@ def fuse_add_softmax_dropout(
     p: float = 0.5,  # noqa: ARG001
     dim: int = -1,
 ) -> torch.Tensor:
-    """Dropout, in *training*, of softmax of the mask and the scaled scores."""
+    """softmax of the scaled scores plus the mask, with dropout in *training*."""
     scores = torch.add(attn_mask, attn_scores, alpha=attn_head_size**-0.5)
     found = torch.softmax(scores, dim)
     return dropout(found) if training else found
@@ -46,7 +46,7 @@ def matmul_transpose(tensor1: torch.Tensor, tensor2: torch.Tensor) -> torch.Tens
 def npu_fast_condition_index_put(
     x: torch.Tensor, condition: torch.Tensor, value: float
 ) -> torch.Tensor:
-    """*x* with *value* where *condition* holds. Raises TypeError unless that is of bool."""
+    """*x* with *value* where *condition* is true. Raises TypeError unless that is bool."""
     if condition.dtype != torch.bool:
         raise TypeError(
             "npu_fast_condition_index_put: condition must be of torch.bool, not "

@@ -1,4 +1,4 @@
-"""Layers of `torch_npu.contrib.module` that are operations of torch in other words.
+"""Layers of `torch_npu.contrib.module` that are equivalent to torch operations.
 
 Source: op-plugin@517f2e7, the documents torch_npu-contrib-module-*.md.
 """
@@ -25,11 +25,11 @@ class SiLU(torch.nn.Module):
 
 
 class Swish(SiLU):
-    """The same by its other name."""
+    """SiLU under another name."""
 
 
 class ChannelShuffle(torch.nn.Module):
-    """Two tensors whose channels are dealt out in turn, as one, or as two halves of it."""
+    """Interleaves the channels of two tensors; returns one tensor, or its two halves."""
 
     def __init__(self, in_channels: int, groups: int = 2, split_shuffle: bool = True) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class ChannelShuffle(torch.nn.Module):
 
 
 class LabelSmoothingCrossEntropy(torch.nn.Module):
-    """The mean cross entropy with labels of which *smooth_factor* goes to all other classes."""
+    """The mean cross entropy with smoothed labels: *smooth_factor* is spread over other classes."""
 
     def __init__(self, num_classes: int = 1000, smooth_factor: float = 0.0) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
 """Layers whose weights are integers: `torch_npu.contrib.module`.
 
-Parameters are made empty, of the shapes and types in which torch_npu makes them, so that what
-`load_state_dict` takes here is what it takes on a card (Ascend/pytorch 2.14.0,
-torch_npu/contrib/module). That is float32 for most of them, also where the operator takes integers:
-loading converts what it loads into that, and so users assign their own through `.data =`. How
-parameters lie is from the document, LinearWeightQuant.md.
+Parameters are created empty, with the shapes and types of torch_npu, so that `load_state_dict`
+accepts the same data as on a card (Ascend/pytorch 2.14.0, torch_npu/contrib/module). Most of them
+are float32, even if the operator requires integers: loading converts the data to float32, so users
+assign their own through `.data =`. The layouts of parameters are from the document,
+LinearWeightQuant.md.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _parameter(*shape: int, **options: object) -> torch.nn.Parameter:
 
 
 def _turned(parameter: torch.Tensor | None) -> torch.Tensor | None:
-    """`(n, k)` seen as `(k, n)`; what has one dimension stays."""
+    """A view `(k, n)` of `(n, k)`; a parameter with one dimension is unchanged."""
     if parameter is None or parameter.dim() < 2:
         return parameter
     return parameter.transpose(-1, -2)
@@ -58,13 +58,13 @@ def _turned(parameter: torch.Tensor | None) -> torch.Tensor | None:
 class LinearWeightQuant(torch.nn.Module):
     """x `(m, in_features)` times a weight of int8 or packed int4, `(out_features, in_features)`.
 
-    Parameters that are not asked for are None; scales, offsets and bias are made `(out_features,)`,
-    whatever *antiquant_group_size* says. Whatever *dtype* says, all are float32 until something
-    else is assigned: `layer.weight.data = ...`.
+    Parameters that are not requested are None; scales, offsets and bias are `(out_features,)` for
+    any *antiquant_group_size*. For any *dtype*, all are float32 until something else is assigned:
+    `layer.weight.data = ...`.
 
-    The document takes weights in FRACTAL_NZ in graph mode only, after
-    `torchair.experimental.inference.use_internal_format_weight`. Outside of a graph they are taken
-    with a :class:`npusim.DocumentWarning`.
+    The document allows weights in FRACTAL_NZ only in graph mode, after
+    `torchair.experimental.inference.use_internal_format_weight`. Outside of a graph they are
+    accepted with a :class:`npusim.DocumentWarning`.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class LinearWeightQuant(torch.nn.Module):
         self.weight_dtype = weight_dtype
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """`(m, out_features)`: int8 with a quant_scale, else of x's type."""
+        """`(m, out_features)`: int8 with a quant_scale, else in the type of x."""
         self._require_assigned(x)
         return torch.ops.npu.npu_weight_quant_batchmatmul(
             x,
@@ -114,7 +114,7 @@ class LinearWeightQuant(torch.nn.Module):
         )
 
     def _require_assigned(self, x: torch.Tensor) -> None:
-        """Refuse parameters that are still float32 where the operator takes no float32."""
+        """Raise an error for parameters that are still float32 if the operator rejects float32."""
         wanted = {"weight": "torch.int8 or torch.int32"}
         if x.dtype in (torch.float16, torch.bfloat16):
             wanted |= dict.fromkeys(("antiquant_scale", "antiquant_offset"), f"{x.dtype} like x")
@@ -144,7 +144,7 @@ class LinearWeightQuant(torch.nn.Module):
 def _make_parameters(
     layer: torch.nn.Module, bias: bool, offset: bool, pertoken_scale: bool
 ) -> None:
-    """Those of LinearQuant and LinearA8W8Quant, on the host whatever device is asked for."""
+    """Create those of LinearQuant and LinearA8W8Quant, on the host for any requested device."""
     n, k = layer.out_features, layer.in_features
     layer.weight, layer.scale = _parameter(n, k), _parameter(n)
     layer.register_parameter("offset", _parameter(n) if offset else None)
@@ -153,7 +153,7 @@ def _make_parameters(
 
 
 def _product(layer: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """*x* times the layer's weight; float32 scales for the fixpipe are packed before, by a launch.
+    """*x* times the layer's weight. A separate launch first packs float32 scales for the fixpipe.
 
     Raises ValueError unless both are int8, or both int4 packed in int32.
     """
@@ -212,7 +212,7 @@ class LinearQuant(torch.nn.Module):
 
 
 class LinearA8W8Quant(torch.nn.Module):
-    """LinearQuant by its older name, which torch_npu is going to drop; it says so with a
+    """LinearQuant under its older name, which torch_npu will remove and which warns with a
     FutureWarning. output_dtype is None, int8, float16 or bfloat16.
     """
 
@@ -252,9 +252,9 @@ class LinearA8W8Quant(torch.nn.Module):
 
 
 class QuantConv2d(torch.nn.Module):
-    """A convolution of int8, whose operator, npu_quant_conv2d, is not simulated: forward refuses.
+    """A convolution of int8 whose operator, npu_quant_conv2d, is not simulated: forward raises.
 
-    Parameters are made as torch_npu makes them, so that models that hold it can be built and
+    Parameters are created as in torch_npu, so that models that contain it can be built and
     loaded: weight `(out_channels, in_channels / groups, *kernel_size)` and bias `(out_channels,)`
     float32, scale `(out_channels,)` int64.
     """
@@ -293,7 +293,7 @@ class QuantConv2d(torch.nn.Module):
         self.register_parameter("offset", None)
 
     def forward(self, _: torch.Tensor) -> NoReturn:
-        """Refuses; raises NotImplementedError."""
+        """Raises NotImplementedError."""
         raise NotImplementedError(
             "QuantConv2d: its operator, npu_quant_conv2d, must be modelled to run it, but is not; "
             "use torch.nn.functional.conv2d with the weight turned back into floats"
@@ -304,7 +304,7 @@ __getattr__ = others_of("torch_npu.contrib.module")
 
 
 class DropoutWithByteMask(torch.nn.Module):
-    """Dropout, whose mask a card has as bytes."""
+    """Dropout; on a card its mask is stored as bytes."""
 
     def __init__(self, p: float = 0.5, inplace: bool = False, max_seed: int = 2**10 - 1) -> None:
         super().__init__()
@@ -316,8 +316,8 @@ class DropoutWithByteMask(torch.nn.Module):
 
 
 class NpuDropPath(torch.nn.Module):
-    """Leaves out whole rows of the first axis with the share *drop_prob* in training, and makes the
-    others larger by as much."""
+    """In training, drops whole rows of the first axis with probability *drop_prob*, and scales up
+    the others to compensate."""
 
     def __init__(self, drop_prob: float | None = None) -> None:
         super().__init__()

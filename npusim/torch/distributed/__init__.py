@@ -4,8 +4,8 @@ Each rank is a process with one card, as torchrun starts them::
 
     torchrun --nproc-per-node 2 -m npusim.torch script.py
 
-Bytes pass between the processes by gloo, and with them simulated times. Ranks can also be threads
-of one process, as in a notebook or a test::
+The processes exchange bytes and simulated times through gloo. Ranks can also be threads of one
+process, as in a notebook or a test::
 
     def step(rank):
         torch.distributed.init_process_group("hccl")
@@ -13,7 +13,7 @@ of one process, as in a notebook or a test::
 
     npusim.torch.distributed.run(step, ranks=4)
 
-Ranks of one server are those that LOCAL_WORLD_SIZE counts, or as many as the links of a chip join.
+The number of ranks in a server is LOCAL_WORLD_SIZE, or the number of chips that the links connect.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ BACKEND = "hccl"
 
 
 def is_hccl_available() -> bool:
-    """Whether there is the backend hccl."""
+    """Whether the backend hccl is available."""
     return True
 
 
 def register() -> None:
-    """Let torch know the backend; called once by `install`."""
+    """Register the backend in torch; called once by `install`."""
     if not dist.is_available():
         return
     dist.Backend.register_backend(BACKEND, group, extended_api=True, devices=["npu"])
@@ -48,11 +48,11 @@ def register() -> None:
 
 
 def run(function: Callable[..., object], ranks: int, *args: object) -> list[object]:
-    """Call *function* with the rank and *args* on each of *ranks* cards; returns what each gives.
+    """Call *function* with the rank and *args* on each of *ranks* cards, and return the results.
 
-    The ranks are threads, which run in turn, each with a clock that begins at 0; groups must have
-    the backend hccl. Raises ValueError for a number of ranks that the links do not join, and what
-    the first rank raises that fails.
+    The ranks are threads that run in turn, each with a clock that starts at 0; groups must have the
+    backend hccl. Raises ValueError for a number of ranks that the links do not connect, and
+    re-raises the error of the first rank that fails.
     """
     from npusim import collectives
     from npusim.torch import card
@@ -68,7 +68,7 @@ def run(function: Callable[..., object], ranks: int, *args: object) -> list[obje
 
 
 def group(options: Any, _: object) -> HcclGroup:
-    """The group that torch asks for."""
+    """Create the group for torch."""
     from npusim.torch import card
     from npusim.torch.distributed.group import HcclGroup
     from npusim.torch.distributed.host import HostToo

@@ -1,4 +1,4 @@
-"""`torch_npu._C._distributed_c10d`: the process group by the name that its C++ has."""
+"""`torch_npu._C._distributed_c10d`: the process group by its name in C++."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _TIMEOUT = timedelta(minutes=30)
 
 
 class ProcessGroupHCCL:
-    """A group of the ranks that share *store*; making one gives what `init_process_group` does."""
+    """A group of the ranks that share *store*; constructing it returns the group that
+    `init_process_group` would."""
 
     class Options(Backend.Options):
-        """What a script asks of a group; nothing of it changes a time here."""
+        """The options of a group; none of them changes a simulated time."""
 
         def __init__(self) -> None:
             super().__init__(distributed.BACKEND, _TIMEOUT)

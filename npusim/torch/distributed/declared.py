@@ -1,4 +1,4 @@
-"""Operators of torch_npu whose kernels speak to other cards, declared without torch."""
+"""Operators of torch_npu whose kernels communicate with other cards, declared without torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["FUSED", "local_experts", "most_rows"]
 Given = Any
 Results = tuple[tuple[tuple[Any, ...], str], ...]
 TRIPLE_ROOM = 128
-"""Numbers that dispatch has for a row in what combine is to find its source by."""
+"""Numbers for each row in the output by which combine finds the source of the row."""
 
 
 def _of_all_reduce(given: Given, _: object) -> Results:
@@ -35,13 +35,13 @@ def _of_reduce_scatter(given: Given, _: object) -> Results:
 
 
 def local_experts(given: Given) -> int:
-    """Experts of each card."""
+    """The number of experts of each card."""
     found: int = given["moe_expert_num"] // given["ep_world_size"]
     return found
 
 
 def most_rows(given: Given, tokens: int, chosen: int) -> int:
-    """The most rows that may come to a card, where each has *tokens* of *chosen* experts."""
+    """The most rows that a card can receive if each card has *tokens* of *chosen* experts each."""
     found: int = given["global_bs"] or tokens * given["ep_world_size"]
     return found * min(local_experts(given), chosen)
 

@@ -1,6 +1,6 @@
 """npu_moe_distribute_dispatch and npu_moe_distribute_combine, and their second versions.
 
-Values and times are those of :mod:`npusim.collectives.experts`.
+:mod:`npusim.collectives.experts` computes values and times.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ COLUMNS = {"Atlas A2": (1, 7168), "Atlas A3": (1024, 8192)}
 COLUMN_UNIT = 32
 TOKENS = {"Atlas A2": 256, "Atlas A3": 512}
 CHOSEN = 16
-"""What the full mesh takes (torch_npu's documents)."""
+"""Most experts for a token that the full mesh accepts (torch_npu's documents)."""
 SOURCE = 3
-"""Rank, token and place: assumed to lie one behind the other."""
+"""Numbers of a source: rank, token and place, assumed to be stored in this order."""
 INT32_BYTES = 4
 NOT_SIMULATED: dict[str, tuple[Any, ...]] = {
     "x_active_mask": (None,),
@@ -53,7 +53,7 @@ NOT_SIMULATED: dict[str, tuple[Any, ...]] = {
     "scales_dtype": (None,),
     "out_dtype": (0,),
 }
-"""Parameter -> the values that are simulated."""
+"""Parameter -> its supported values."""
 
 
 def dispatch(contract: Contract) -> tuple[torch.Tensor, ...]:
@@ -103,7 +103,7 @@ def dispatch(contract: Contract) -> tuple[torch.Tensor, ...]:
 
 
 def combine(contract: Contract) -> torch.Tensor:
-    """Bring the rows of experts back to their tokens."""
+    """Send the rows of experts back to their tokens, and combine them."""
     given, group = contract.given, _group(contract)
     contract.only(**NOT_SIMULATED)
     rows = contract.tensor("expand_x", 2, *FLOATS)
@@ -144,7 +144,7 @@ def combine(contract: Contract) -> torch.Tensor:
     return output
 
 
-# ---- what a call must hold ----
+# ---- checks of a call ----
 
 
 def _group(contract: Contract) -> HcclGroup:
@@ -199,7 +199,7 @@ def _check(contract: Contract, rows: torch.Tensor, ids: torch.Tensor) -> None:
 
 
 def _alike(contract: Contract, rows: torch.Tensor, ids: torch.Tensor) -> str:
-    """What all ranks must have in common; the number of tokens may differ."""
+    """The description that must be equal on all ranks; the number of tokens may differ."""
     given = contract.given
     dtype = str(rows.dtype).removeprefix("torch.")
     return (
@@ -226,7 +226,7 @@ def _array(tensor: torch.Tensor) -> Array:
 def _tokens(
     parts: list[torch.Tensor], x: torch.Tensor, ids: torch.Tensor
 ) -> tuple[list[Array], list[Array]]:
-    """Tokens and their experts of each rank."""
+    """The tokens of each rank, and their experts."""
     columns, chosen = x.shape[1], ids.shape[1]
     row, choice = columns * x.element_size(), chosen * INT32_BYTES
     xs, numbers = [], []
@@ -238,13 +238,13 @@ def _tokens(
 
 
 def _loads(chosen: list[Array], count: int, ranks: int) -> Array:
-    """Rows that come to each rank."""
+    """The number of rows that each rank receives."""
     every = np.concatenate([each.reshape(-1) for each in chosen])
     return np.bincount(every // (count // ranks), minlength=ranks)
 
 
 def _room(contract: Contract, x: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The outputs of dispatch. What no row comes to holds zeros here, and anything on a card."""
+    """The outputs of dispatch. Unused rows are zero here, and undefined on a card."""
     given = contract.given
     rows, local = most_rows(given, *ids.shape), local_experts(given)
     is_v2 = contract.op.endswith("_v2")
@@ -282,7 +282,7 @@ def _put(
 def _by_source(
     contract: Contract, rank: int, parts: list[torch.Tensor], columns: int
 ) -> tuple[Array, int]:
-    """The rows of each token by what they say of their source, and the most rows of a rank."""
+    """The rows of each token, by the source that each row carries, and the most rows of a rank."""
     rows, ids = contract.given["expand_x"], contract.given["expert_ids"]
     row, source = columns * rows.element_size(), SOURCE * INT32_BYTES
     found, is_there = _empty(rows, ids)
@@ -311,7 +311,8 @@ def _by_source(
 def _by_count(
     contract: Contract, rank: int, parts: list[torch.Tensor], columns: int
 ) -> tuple[Array, int]:
-    """The same by counts: rows lie by expert and rank, in the order of `expand_idx`."""
+    """:func:`_by_source` from counts: rows are sorted by expert and rank, in the order of
+    `expand_idx`."""
     given = contract.given
     rows, ids, size = given["expand_x"], given["expert_ids"], len(parts)
     local = local_experts(given)
@@ -336,7 +337,7 @@ def _by_count(
 
 
 def _empty(rows: torch.Tensor, ids: torch.Tensor) -> tuple[Array, Array]:
-    """Room for the rows of each token, and whether they are there."""
+    """Empty arrays for the rows of each token, and for whether a row exists."""
     dtype = array_of(torch.empty(0, dtype=torch.uint8), rows).dtype
     shape = tuple(ids.shape)
     return np.zeros((*shape, rows.shape[1]), dtype), np.zeros(shape, np.bool_)

@@ -1,4 +1,4 @@
-"""What operators of the card that speak to other cards have in common: their group and refusals."""
+"""The group and the checks that operators with communication between cards share."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ __all__ = ["Contract"]
 
 
 class Contract:
-    """A call of an operator, and what it must hold."""
+    """A call of an operator, and the checks of its arguments."""
 
     def __init__(self, op: str, acl: str, given: Arguments) -> None:
         self.op, self._acl, self.given = op, acl, given
         self.series = card.spec().series
 
     def refuse(self, text: str, code: Code = Code.INVALID_PARAMETER) -> NoReturn:
-        """Raise what a card would raise, with *text*."""
+        """Raise the error that a card would raise, with *text*."""
         raise as_on_card(OpError(code, f"{self.op}: {text}"), self.op, self._acl) from None
 
     def require(self, holds: bool, text: Callable[[], str] | str) -> None:
-        """Refuse with *text* unless it *holds*."""
+        """Raise the error with *text* unless the condition *holds*."""
         if not holds:
             self.refuse(text if isinstance(text, str) else text())
 
     def tensor(self, name: str, dims: int, *dtypes: torch.dtype) -> torch.Tensor:
-        """The tensor *name*, which must have so many dimensions and one of *dtypes*."""
+        """The tensor *name*, which must have *dims* dimensions and one of *dtypes*."""
         found = self.given[name]
         names = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
         self.require(
@@ -52,7 +52,7 @@ class Contract:
         return tensor
 
     def only(self, **values: tuple[Any, ...]) -> None:
-        """Refuse parameters that have other *values* than those that are simulated."""
+        """Raise an error if a parameter is not one of the *values* that are simulated."""
         for name, known in values.items():
             value = self.given.get(name, known[0])
             if not any(value is each or value == each for each in known):

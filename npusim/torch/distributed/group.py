@@ -1,8 +1,8 @@
 """The process group of the backend hccl: collectives of npu tensors, with bits and time.
 
-A collective begins when the last rank of the group has come and the one before it has ended; all
-end together. The card computes meanwhile: `wait()` lets its stream wait for the end, and so does
-every call that is not asynchronous.
+A collective begins when the last rank of the group has joined and the previous collective has
+ended; it ends on all ranks at the same time. The card can compute in the meantime: `wait()`, and
+every call that is not asynchronous, makes its stream wait for the end.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ __all__ = ["HcclGroup"]
 
 
 class HcclGroup(Meeting):
-    """Ranks whose cards are joined by the links of their chip."""
+    """Ranks whose cards are connected by the links of their chip."""
 
     # ---- reductions ----
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Done:
-        """`all_reduce`: each rank has the sum, or another reduction, of all."""
+        """`all_reduce`: each rank gets the sum, or another reduction, over all ranks."""
         return self._all_reduced("all_reduce", tensors, opts, None)
 
     def reduce(self, tensors: Tensors, opts: Any = None) -> Done:
-        """`reduce`: the root has what all would have of `all_reduce`."""
+        """`reduce`: the root gets the result of `all_reduce`."""
         return self._all_reduced("reduce", tensors, opts, opts.rootRank)
 
     @captured
@@ -63,7 +63,7 @@ class HcclGroup(Meeting):
     def reduce_scatter_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
     ) -> Done:
-        """`reduce_scatter_tensor`: each rank has its share of the reduction of all."""
+        """`reduce_scatter_tensor`: each rank gets its share of the reduction over all ranks."""
         return self._scattered(output, [input], opts)
 
     _reduce_scatter_base = reduce_scatter_single
@@ -91,7 +91,7 @@ class HcclGroup(Meeting):
         return self._divided(done) if divides else done
 
     def _divided(self, done: Done) -> Done:
-        """The mean: a kernel of the card divides the sum."""
+        """Compute the mean: a kernel of the card divides the sum."""
         done.wait()
         for output in done.result():
             output.div_(self.size())
@@ -105,7 +105,7 @@ class HcclGroup(Meeting):
         input: torch.Tensor,
         opts: Any = None,  # noqa: ARG002
     ) -> Done:
-        """`all_gather_into_tensor`: each rank has what all give, in order of ranks."""
+        """`all_gather_into_tensor`: each rank gets the inputs of all, in order of ranks."""
         check("all_gather", [output, input])
         self._require_whole("all_gather", "output", [output], "input", input)
         return self._gathered("all_gather", input, [output], "")
@@ -120,7 +120,7 @@ class HcclGroup(Meeting):
         return self._gathered("all_gather", inputs[0], outputs[0], "")
 
     def gather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> Done:
-        """`gather`: the root has what all give."""
+        """`gather`: the root gets the inputs of all ranks."""
         places: Tensors = []
         if self.rank() == opts.rootRank:
             places = outputs[0]
@@ -131,7 +131,7 @@ class HcclGroup(Meeting):
 
     @captured
     def _gathered(self, name: str, given: torch.Tensor, outputs: Tensors, to: str) -> Done:
-        """Bytes of all ranks into *outputs*, one behind the other."""
+        """Write the bytes of all ranks to *outputs*, in order of ranks."""
 
         def finish(parts: list[torch.Tensor], _: list[Call]) -> None:
             _fill_all(outputs, torch.cat(parts))
@@ -141,7 +141,7 @@ class HcclGroup(Meeting):
 
     @captured
     def broadcast(self, tensors: Tensors, opts: Any = None) -> Done:
-        """`broadcast`: each rank has what the root has."""
+        """`broadcast`: each rank gets the tensor of the root."""
         check("broadcast", tensors)
         (tensor,), root = tensors, opts.rootRank
         given = bytes_of(tensor) if self.rank() == root else NOTHING
@@ -154,7 +154,7 @@ class HcclGroup(Meeting):
 
     @captured
     def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = None) -> Done:
-        """`scatter`: each rank has its part of what the root has."""
+        """`scatter`: each rank gets its part of the inputs of the root."""
         (output,), root, given = outputs, opts.rootRank, NOTHING
         check("scatter", outputs)
         if self.rank() == root:
@@ -179,7 +179,7 @@ class HcclGroup(Meeting):
         input_split_sizes: list[int],
         opts: Any = None,  # noqa: ARG002
     ) -> Done:
-        """`all_to_all_single`: each rank gives each other a part, along the first dimension."""
+        """`all_to_all_single`: each rank sends a part along the first dimension to each other."""
         check("all_to_all", [output, input])
         taken = self._split("output", output, output_split_sizes)
         given = self._split("input", input, input_split_sizes)
@@ -226,14 +226,14 @@ class HcclGroup(Meeting):
 
     @captured
     def barrier(self, opts: Any = None) -> Done:  # noqa: ARG002
-        """`barrier`: returns when all ranks have come."""
+        """`barrier`: returns when all ranks have reached it."""
         return self._run("barrier", "", BARRIER_BYTES, NOTHING, [], lambda *_: None)
 
     # ---- messages ----
 
     @captured
     def send(self, tensors: Tensors, dstRank: int, tag: int = 0) -> Later:  # noqa: N803
-        """`isend`: begins when the receiver has come."""
+        """`isend`: the message begins when the receiver is ready."""
         (tensor,) = tensors
         check("send", tensors)
         call = self._call("send", described(tensor), bytes_of(tensor))
@@ -273,7 +273,7 @@ class HcclGroup(Meeting):
         return Later(finish, tensors)
 
     def _message(self, name: str, begin_us: float, tensor: torch.Tensor, other: int) -> float:
-        """When a message ends."""
+        """The time at which a message ends."""
         is_beyond = self._server_of[other] != self._server_of[self.rank()]
         time_us = collectives.message_us(tensor.nbytes, card.spec(), is_beyond=is_beyond)
         clock.communicate(name, begin_us, time_us, described(tensor))
@@ -282,20 +282,20 @@ class HcclGroup(Meeting):
     # ---- several at once ----
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Done:
-        """Each of several reductions."""
+        """`allreduce` of each of several tensors."""
         return together([self.allreduce([tensor], opts) for tensor in tensors])
 
     def all_gather_single_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
     ) -> Done:
-        """Each of several collections."""
+        """`all_gather_single` of each of several tensors."""
         pairs = zip(outputs, inputs, strict=True)
         return together([self.all_gather_single(*pair, opts) for pair in pairs])
 
     def reduce_scatter_single_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
     ) -> Done:
-        """Each of several reductions of shares."""
+        """`reduce_scatter_single` of each of several tensors."""
         pairs = zip(outputs, inputs, strict=True)
         return together([self.reduce_scatter_single(*pair, opts) for pair in pairs])
 

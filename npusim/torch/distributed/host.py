@@ -1,4 +1,4 @@
-"""A group of two backends, as "cpu:gloo,npu:hccl": tensors of the host go by gloo, in no time."""
+"""A group with two backends, "cpu:gloo,npu:hccl": host tensors go through gloo, in zero time."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ BY_GLOO = {
     "reduce_scatter_single": "_reduce_scatter_base",
     "all_to_all_single": "alltoall_base",
 }
-"""Method of a group -> that of gloo."""
+"""Method of a group -> the method of gloo."""
 
 
 class HostToo(HcclGroup):
-    """The same for tensors of the card, and gloo for those of the host."""
+    """A group that uses HCCL for tensors on the card, and gloo for those on the host."""
 
     def use(self, gloo: dist.ProcessGroupGloo) -> HostToo:
-        """Let *gloo* carry tensors of the host, where the script has asked for it."""
+        """Use *gloo* for host tensors, if the script asks for that backend."""
         self._gloo = gloo
         return self
 

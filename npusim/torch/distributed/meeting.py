@@ -1,4 +1,4 @@
-"""How the ranks of a group meet for a collective, and what time it takes."""
+"""Synchronise the ranks of a group for a collective, and simulate its time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["BARRIER_BYTES", "Meeting", "Tensors", "captured"]
 
 Tensors = list[torch.Tensor]
 Finish = Callable[[list[torch.Tensor], list[Call]], None]
-"""Takes the bytes and the calls of all ranks."""
+"""Computes the results from the bytes and the calls of all ranks."""
 
 HCCL: dict[str, tuple[str, Kind]] = {
     "all_reduce": ("hcom_allReduce_", "all_reduce"),
@@ -36,8 +36,9 @@ HCCL: dict[str, tuple[str, Kind]] = {
     "scatter": ("hcom_scatter_", "all_gather"),
     "barrier": ("hcom_allReduce_", "all_reduce"),
 }
-"""Collective -> what profilers call its kernel, and the one that takes the same time: a root is
-reduced to, gathers and scatters as fast as its port is (assumed); barrier reduces one number."""
+"""Collective -> the name of its kernel in profilers, and the collective that takes the same time.
+Reduce, gather and scatter run at the speed of the root's port (assumed); a barrier reduces one
+number."""
 BARRIER_BYTES = 4
 
 
@@ -45,7 +46,7 @@ Method = TypeVar("Method", bound=Callable[..., Done])
 
 
 def captured(method: Method) -> Method:
-    """*method*, which a replay of the graph in which it is called calls again."""
+    """Wrap *method*: if it is called during capture, each replay of the graph calls it again."""
 
     @wraps(method)
     def call(*args: object, **kwargs: object) -> Done:
@@ -62,7 +63,7 @@ def captured(method: Method) -> Method:
 
 
 class Meeting(dist.ProcessGroup):
-    """Ranks whose cards are joined by the links of their chip."""
+    """Ranks whose cards are connected by the links of their chip."""
 
     def __init__(
         self, transport: Transport, rank: int, ranks: Sequence[int], name: str, server_cards: int
@@ -71,13 +72,13 @@ class Meeting(dist.ProcessGroup):
         self._transport, self._name = transport, name
         self._server_of = [each // server_cards for each in ranks]
         self.servers = len(set(self._server_of))
-        """The number of servers in which the ranks are."""
+        """The number of servers of the ranks."""
         self._busy_us = 0.0
-        """When the last collective ends."""
-        # Refuses ranks that the links do not join.
+        """The time at which the last collective ends."""
+        # Raises an error for ranks that the links do not connect.
         collectives.estimate("all_reduce", 0, len(ranks), card.spec(), self.servers)
 
-    # ---- what torch asks of a group ----
+    # ---- what torch calls on a group ----
 
     def getBackendName(self) -> str:  # noqa: N802
         return "hccl"
@@ -97,21 +98,21 @@ class Meeting(dist.ProcessGroup):
         return [torch.device("npu")]
 
     def _get_backend(self, device: object) -> Meeting:  # noqa: ARG002
-        """The group itself: it has one backend."""
+        """Return the group itself: it has one backend."""
         return self
 
     def get_hccl_comm_name(self, rank: int, init_comm: bool = True) -> str:  # noqa: ARG002
-        """The name by which operators of the card know the group."""
+        """The name of the group, which operators of the card take as an argument."""
         return self._name
 
     def shutdown(self) -> None:
-        """`destroy_process_group`: what was sent leaves first."""
+        """`destroy_process_group`: pending sends are finished first."""
         self._transport.close()
 
     abort = shutdown
 
     def _start_coalescing(self, device: object) -> None:
-        """Nothing is held back."""
+        """Do nothing: collectives are not delayed for coalescing."""
 
     def _end_coalescing(self, device: object) -> Done:  # noqa: ARG002
         return Done(self._busy_us, [])
@@ -127,18 +128,19 @@ class Meeting(dist.ProcessGroup):
     def share(
         self, name: str, alike: str, given: torch.Tensor
     ) -> tuple[float, list[Call], list[torch.Tensor]]:
-        """When all ranks have come to an operator of the card, and the calls and bytes of each."""
+        """Synchronise for an operator of the card: the time at which all ranks have joined, and the
+        calls and bytes of each."""
         calls = self._transport.meet(self._call(name, alike, given))
         self._agree(calls)
         return max(call.ready_us for call in calls), calls, self._transport.share(given, calls)
 
     def spend(self, kernel: str, begin_us: float, time_us: float, what: str) -> None:
-        """The card is at work in *kernel*, and its stream waits for the end."""
+        """Record *kernel* on the card, and make its stream wait for the end."""
         clock.communicate(kernel, begin_us, time_us, what)
         clock.wait_until(self._busy_until(begin_us + time_us))
 
     def _busy_until(self, end_us: float) -> float:
-        """The links are in use until then, unless a graph is captured, which takes no time."""
+        """Mark the links as busy until *end_us*, except during capture, which takes no time."""
         if not clock.is_paused:
             self._busy_us = end_us
         return end_us
@@ -153,7 +155,8 @@ class Meeting(dist.ProcessGroup):
         finish: Finish,
         splits: list[list[int]] | None = None,
     ) -> Done:
-        """Meet the other ranks, share bytes, and let *finish* fill *outputs*; time passes."""
+        """Synchronise with the other ranks, exchange bytes, let *finish* fill *outputs*, and record
+        the time."""
         calls = self._transport.meet(self._call(name, alike, given, splits))
         self._agree(calls)
         if splits:
@@ -168,7 +171,7 @@ class Meeting(dist.ProcessGroup):
         return Done(self._busy_until(begin_us + time_us), outputs)
 
     def _agree(self, calls: list[Call]) -> None:
-        """Refuse ranks that do not mean the same; each of them raises the same error."""
+        """Raise an error, the same on each rank, if the ranks do not call the same collective."""
         first = calls[0]
         for rank, call in enumerate(calls):
             if (call.name, call.alike, call.chip) != (first.name, first.alike, first.chip):
@@ -196,7 +199,7 @@ class Meeting(dist.ProcessGroup):
     def _require_whole(
         self, name: str, whole: str, tensors: Tensors, part: str, tensor: torch.Tensor
     ) -> None:
-        """*tensors* hold what all ranks have of *tensor*, each as much where there are several."""
+        """Check that *tensors* hold the *tensor* of all ranks; several must be of equal size."""
         size = self.size() // len(tensors)
         for each in tensors:
             if each.numel() != size * tensor.numel() or each.dtype != tensor.dtype:

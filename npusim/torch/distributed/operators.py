@@ -1,4 +1,4 @@
-"""Operators of torch_npu that speak to other cards: what runs for each."""
+"""The functions that run for operators of torch_npu that communicate with other cards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Kernel = Callable[..., object]
 
 
 def kernels() -> list[tuple[TorchFunction, Kernel]]:
-    """Each function, and what runs for it."""
+    """Each function of torch_npu, and the kernel that runs for it."""
     return [(function, _kernel(function)) for function in FUSED.values()]
 
 
@@ -24,7 +24,7 @@ def _kernel(function: TorchFunction) -> Kernel:
     schema = torch._C.parse_schema(f"npu::{function.schema}")
 
     def real(*args: object, **kwargs: object) -> object:
-        # Groups take long to load, and most scripts have none.
+        # Imported here because groups are slow to import and most scripts do not use them.
         from npusim.torch.distributed import experts, products
         from npusim.torch.distributed.fused import Contract
 

@@ -1,8 +1,8 @@
-"""Products of matrices fused with collectives: npu_mm_all_reduce_base and its kin.
+"""Matrix products fused with collectives: npu_mm_all_reduce_base and similar operators.
 
-Rows are cut into the tiles of :mod:`npusim.collectives.pipelined`. Each tile is multiplied as
-npusim multiplies alone, in the same bits, and reduced or gathered by itself; of its time, what
-launching costs is paid once.
+Rows are split into the tiles of :mod:`npusim.collectives.pipelined`. Each tile is multiplied like a
+separate product in npusim, with the same bits, and reduced or gathered separately. The launch is
+paid once for all tiles.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ __all__ = ["all_gather_base_mm", "mm_all_reduce_base", "mm_reduce_scatter_base"]
 
 FLOATS = torch.float16, torch.bfloat16
 LEAST_K, MOST_K = 256, 65_534
-"""Of all_gather and reduce_scatter (torch_npu's documents)."""
+"""Limits of k for all_gather and reduce_scatter (torch_npu's documents)."""
 RANKS = {"Atlas A2": (2, 4, 8), "Atlas A3": (2, 4, 8, 16, 32), "Atlas inference": (2, 4)}
 
 
 @dataclass
 class Product:
-    """The products of a call, tile by tile, and what they take."""
+    """The products of a call, tile by tile, and their times."""
 
     contract: Contract
     times_us: list[float] = field(default_factory=list)
-    """Of each tile, without its launch."""
+    """The time of each tile, without its launch."""
     launch_us: float = 0.0
 
     def __call__(self, rows: torch.Tensor, begin: int = 0) -> torch.Tensor:
-        """*rows*, of which the first is number *begin*, times x2."""
+        """Multiply *rows*, whose first has the index *begin*, by x2."""
         with clock.apart() as events:
             try:
                 found = self._multiplied(rows, slice(begin, begin + len(rows)))
@@ -85,7 +85,7 @@ class Product:
 
 
 def mm_all_reduce_base(contract: Contract) -> torch.Tensor:
-    """x1 @ x2 of all ranks, summed."""
+    """The sum of x1 @ x2 over all ranks."""
     given, group = contract.given, contract.group("hcom")
     x1 = given["x1"]
     contract.only(
@@ -189,7 +189,7 @@ def _move(kind: Fused, size_bytes: int, group: HcclGroup) -> Estimate:
 
 
 def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
-    """Rows that the kernel finds where they are, in one tensor."""
+    """*parts* concatenated in zero time, since the kernel reads them in place."""
     if not card.computes_values():
         rows = sum(len(part) for part in parts)
         return torch.empty((rows, *parts[0].shape[1:]), dtype=parts[0].dtype, device="npu")
@@ -204,7 +204,7 @@ def _together(
     time_us: float,
     finish: Callable[[list[torch.Tensor]], None],
 ) -> None:
-    """Share *parts* with the other ranks, let *finish* reduce them, and let time pass."""
+    """Exchange *parts* with the other ranks, let *finish* reduce them, and record the time."""
     whole = torch.cat([bytes_of(part) for part in parts])
     what = _alike(parts[0], contract.given["x2"])
     begin_us, _, found = group.share(contract.op, what, whole)
@@ -241,7 +241,7 @@ def all_gather_base_mm(contract: Contract) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def mm_reduce_scatter_base(contract: Contract) -> torch.Tensor:
-    """A share of the rows of input @ x2 of all ranks, summed."""
+    """This rank's share of the rows of the sum of input @ x2 over all ranks."""
     contract.only(reduce_op=("sum",), x1_scale=(None,), x2_scale=(None,), output_dtype=(None,))
     x, x2, group = _operands(contract)
     size, rank, product = group.size(), group.rank(), Product(contract)

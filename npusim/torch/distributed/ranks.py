@@ -1,8 +1,8 @@
-"""Ranks as threads of one process, which run in turn: one works until it waits for another.
+"""Ranks as threads of one process, which run in turn: each runs until it waits for another.
 
-Nothing is shared by chance, since only one thread runs at a time, and what is one to a process is
-changed with the turn: the clock, streams, random numbers, the number of the card, and RANK. Memory
-is counted for all ranks together.
+Only one thread runs at a time. State that exists once in a process is switched with the thread: the
+clock, streams, random numbers, the number of the card, and RANK. Memory is counted for all ranks
+together.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Threads", "running", "threads"]
 
 
 class State(NamedTuple):
-    """What each rank has of its own."""
+    """The state of a rank that is switched with its thread."""
 
     clock: dict[str, Any]
     streams: list[streams.Stream]
@@ -43,7 +43,7 @@ class State(NamedTuple):
 
     @classmethod
     def now(cls) -> State:
-        """That of the rank at work."""
+        """The state of the running rank."""
         random = torch.get_rng_state()
         return cls(
             *(
@@ -57,7 +57,7 @@ class State(NamedTuple):
         )
 
     def restore(self, rank: int, server_cards: int) -> None:
-        """Make it that of the process, whose rank is *rank*."""
+        """Make it the state of the process, with the rank *rank*."""
         vars(clock).update(self.clock)
         streams._current[:] = self.streams
         torch.set_rng_state(self.random)
@@ -70,25 +70,25 @@ class State(NamedTuple):
 
 
 def _drawn() -> dict[str, Any]:
-    """What numbers of the card come of."""
+    """The state of the card's generator."""
     return {**vars(generator.default_generators[0])}
 
 
 class Waiting(NamedTuple):
-    """What a rank waits for."""
+    """A condition that a rank waits for."""
 
     is_over: Callable[[], bool]
     what: str
 
 
 class Board:
-    """What the ranks of a group leave for each other."""
+    """The data that the ranks of a group exchange."""
 
     def __init__(self) -> None:
         self.rounds: defaultdict[int, dict[int, Any]] = defaultdict(dict)
-        """Number of a meeting -> what each rank has brought."""
+        """Number of a synchronisation -> the data of each rank."""
         self.messages: defaultdict[tuple[int, int, int], list[_Message]] = defaultdict(list)
-        """Giver, taker and tag -> messages under way."""
+        """Sender, receiver and tag -> messages under way."""
 
 
 class _Message:
@@ -98,7 +98,7 @@ class _Message:
 
 
 class Turns:
-    """The threads of a run, of which one is at work."""
+    """The threads of a run, one of which is running."""
 
     def __init__(self, size: int, server_cards: int) -> None:
         self.size, self._server_cards = size, server_cards
@@ -111,12 +111,12 @@ class Turns:
         self._stuck = ""
         self.results: list[object] = [None] * size
         self.errors: list[BaseException] = []
-        """The first is the cause of the others."""
+        """The errors of ranks; the first one caused the others."""
         self.end_us = 0.0
-        """When the last rank has ended, on its own clock."""
+        """The time, on its clock, at which the last rank ended."""
 
     def run(self, rank: int, state: State, function: Callable[..., object], args: object) -> None:
-        """Call *function* as *rank*, in turn."""
+        """Call *function* as *rank* when it is its turn."""
         with self._changed:
             self._changed.wait_for(lambda: self._at_work == rank)
         state.restore(rank, self._server_cards)
@@ -133,7 +133,7 @@ class Turns:
             self._hand_over(rank)
 
     def wait_until(self, is_over: Callable[[], bool], what: str) -> None:
-        """Let others work until *is_over*. Raises RuntimeError where all would wait for ever."""
+        """Run other ranks until *is_over*. Raises RuntimeError if all ranks would wait forever."""
         rank = self._at_work
         while not is_over():
             if self._stuck:
@@ -173,38 +173,38 @@ _running: list[Turns] = []
 
 
 def running() -> Turns | None:
-    """The run whose threads are at work."""
+    """The current run of threads, or None."""
     return _running[-1] if _running else None
 
 
 class Threads:
-    """Ranks that are threads, as a group reaches them."""
+    """The transport of a group whose ranks are threads."""
 
     def __init__(self, turns: Turns, group: object, rank: int, size: int) -> None:
         self._turns, self._board, self._rank, self._size = turns, turns.boards[group], rank, size
         self._count = 0
 
     def _bring(self, brought: object, what: str) -> list[Any]:
-        """What each rank brings, in order of ranks."""
+        """Synchronise all ranks and return the data of each, in order of ranks."""
         board, number = self._board, self._count
         self._count += 1
         board.rounds[number][self._rank] = brought
         self._turns.wait_until(lambda: len(board.rounds[number]) == self._size, what)
         found = [board.rounds[number][rank] for rank in range(self._size)]
-        # All have come to this one, so that all have left the one before it.
+        # All ranks have reached this synchronisation, so they have all left the previous one.
         board.rounds.pop(number - 1, None)
         return found
 
     def meet(self, call: Call) -> list[Call]:
-        """The call of each rank; returns when all have come."""
+        """The call of each rank; returns when all have joined."""
         return self._bring(call, call.name)
 
     def share(self, given: torch.Tensor, calls: Sequence[Call]) -> list[torch.Tensor]:
-        """The bytes of each rank, which has given as many as its call says."""
+        """The bytes of each rank, as many as its call gives."""
         return self._bring(given.clone(), calls[self._rank].name)
 
     def send(self, call: Call, given: torch.Tensor, to: int, tag: int) -> Callable[[], Call]:
-        """Send bytes. What is returned waits for the call of the receiver."""
+        """Send bytes. The returned function waits for the call of the receiver."""
         message = _Message(call, given.clone())
         self._board.messages[self._rank, to, tag].append(message)
 
@@ -216,7 +216,7 @@ class Threads:
         return finish
 
     def receive(self, call: Call, source: int | None, tag: int) -> Callable[[], Arrival]:
-        """Await bytes, of any rank if none is named. What is returned waits for them."""
+        """Receive bytes, from any rank if *source* is None; returns a function that waits."""
         sources = range(self._size) if source is None else (source,)
         boxes = {giver: self._board.messages[giver, self._rank, tag] for giver in sources}
         taken: list[tuple[int, _Message]] = []
@@ -229,7 +229,7 @@ class Threads:
                     taken[0][1].answer = call
             return bool(taken)
 
-        # One that has been sent is answered at once, and its giver goes on.
+        # A message that has already been sent is answered at once, so its sender can continue.
         is_over()
 
         def finish() -> Arrival:
@@ -240,11 +240,11 @@ class Threads:
         return finish
 
     def close(self) -> None:
-        """Nothing is under way."""
+        """Do nothing: no message is pending."""
 
 
 def threads(function: Callable[..., object], ranks: int, args: tuple[object, ...]) -> list[object]:
-    """What *function* gives on each rank, called with the rank and *args*."""
+    """Call *function* with the rank and *args* on each rank, and return the results."""
     server_cards = min(ranks, card.spec().links.cards)
     turns, before = Turns(ranks, server_cards), State.now()
     begun = [
@@ -264,7 +264,7 @@ def threads(function: Callable[..., object], ranks: int, args: tuple[object, ...
 
 
 def _fresh(state: State) -> State:
-    """The state of a rank that begins: a clock of its own, and caches of its own."""
+    """The initial state of a rank, with a new clock and new caches."""
     (chip, key, values, caches, room_bytes) = state.card[0]
     fresh = type(caches)(chip) if caches is not None else None
     own = [(chip, key, values, fresh, room_bytes)]
@@ -273,7 +273,7 @@ def _fresh(state: State) -> State:
 
 @contextmanager
 def _in_threads(turns: Turns, server_cards: int) -> Iterator[None]:
-    """Let torch.distributed know a world for each thread, and meet in *turns*."""
+    """Give torch.distributed a separate world for each thread, synchronised by *turns*."""
     c10d = torch._C._distributed_c10d
     world, gloo = distributed_c10d._world, distributed_c10d.ProcessGroupGloo
     by_environment, environment = handlers["env"], {**os.environ}

@@ -1,4 +1,4 @@
-"""Tensors of a collective as bytes and as arrays, and what cannot be part of one."""
+"""Convert tensors of a collective to bytes and arrays, and check that they can take part."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ OPERATIONS: dict[Any, Operation] = {
     dist.ReduceOp.MAX: "max",
     dist.ReduceOp.MIN: "min",
 }
-"""HCCL has no mean: torch_npu divides its sum (assumed)."""
+"""Operation of torch -> operation of HCCL, which has no mean: torch_npu divides a sum (assumed)."""
 
 
 def check(name: str, tensors: Sequence[torch.Tensor]) -> None:
-    """Refuse tensors of the host and views with gaps, as torch_npu does."""
+    """Raise an error for host tensors and views with gaps, as torch_npu does."""
     for tensor in tensors:
         if not tensor.is_npu:
             raise RuntimeError(
@@ -54,9 +54,9 @@ def check(name: str, tensors: Sequence[torch.Tensor]) -> None:
 
 
 def operation_of(name: str, opts: Any, tensor: torch.Tensor) -> tuple[Operation, bool]:
-    """What is done with the tensors, and whether the result is divided by the number of ranks.
+    """The reduction, and whether its result is divided by the number of ranks.
 
-    Raises RuntimeError for what HCCL does not do, or not with the type of *tensor*.
+    Raises RuntimeError if HCCL does not support it, or not for the type of *tensor*.
     """
     asked = dist.ReduceOp.SUM if opts is None else opts.reduceOp
     found = next((own for op, own in OPERATIONS.items() if asked == op), None)
@@ -89,19 +89,19 @@ def _type(tensor: torch.Tensor) -> str:
 
 
 def described(tensor: torch.Tensor) -> str:
-    """Type and shape, by which ranks see that they mean the same."""
+    """Type and shape, which must be equal on all ranks."""
     return f"{_type(tensor)} {tuple(tensor.shape)}"
 
 
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of *tensor*, which lies row after row, in host memory; none of shapes alone."""
+    """The bytes of a contiguous *tensor* in host memory; none where shapes alone are simulated."""
     if not card.computes_values():
         return NOTHING
     return to_host(tensor.detach()).reshape(-1).view(torch.uint8)
 
 
 def array_of(given: torch.Tensor, like: torch.Tensor) -> Array:
-    """The bytes *given* as an array of the type of *like*, flat."""
+    """The bytes *given* as a flat array of the type of *like*."""
     array: Array = given.numpy()
     if like.dtype == torch.bfloat16:
         return array.view(ml_dtypes.bfloat16)
@@ -109,12 +109,12 @@ def array_of(given: torch.Tensor, like: torch.Tensor) -> Array:
 
 
 def fill(tensor: torch.Tensor, array: Array) -> None:
-    """Let *tensor* hold what *array* does, element by element."""
+    """Copy the elements of *array* into *tensor*."""
     fill_bytes(tensor, torch.from_numpy(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
 
 
 def fill_bytes(tensor: torch.Tensor, given: torch.Tensor) -> None:
-    """Let *tensor* hold the bytes *given*."""
+    """Copy the bytes *given* into *tensor*."""
     if tensor.numel():
         found = given.contiguous().clone().view(tensor.dtype).reshape(tensor.shape)
         overwrite(tensor, found)

@@ -1,6 +1,6 @@
-"""How ranks reach each other: bytes of tensors, and the simulated times at which they begin.
+"""The exchange of tensor bytes and simulated start times between ranks.
 
-Ranks are processes, which carry bytes by gloo, or threads of one process that run in turn.
+Ranks are processes, which exchange bytes through gloo, or threads of one process that run in turn.
 """
 
 from __future__ import annotations
@@ -19,69 +19,69 @@ import torch.distributed as dist
 __all__ = ["NOTHING", "Arrival", "Call", "Processes", "Transport", "all_there"]
 
 NOTHING = torch.empty(0, dtype=torch.uint8)
-"""The bytes of a rank that gives none."""
+"""The bytes of a rank that contributes none."""
 
 
 class Call(NamedTuple):
-    """What a rank asks for, and when.
+    """The call of a collective or message by a rank, and its time.
 
-    Its fields are what JSON holds, since other processes read them.
+    Its fields are JSON values, because other processes read them.
     """
 
     name: str
-    """Of the collective, or of a message."""
+    """The name of the collective or of the message."""
     alike: str
-    """What every rank must ask for: types, shapes, the operation."""
+    """The description that must be equal on all ranks: types, shapes, the operation."""
     chip: str
     ready_us: float
-    """When its card can begin."""
+    """The time at which the card can begin."""
     bytes_given: int
     splits: list[list[int]]
-    """Bytes to each rank and bytes from each rank, where ranks choose."""
+    """Bytes to each rank and bytes from each rank, if the ranks choose them."""
 
 
 Arrival = tuple[int, Call, torch.Tensor]
-"""The rank that a message came from, its call, and its bytes: none where calls are not alike."""
+"""The sender of a message, its call, and its bytes, which are empty if the calls do not match."""
 
 
 class Transport(Protocol):
     """A group of ranks, of which this is one."""
 
     def meet(self, call: Call) -> list[Call]:
-        """The call of each rank; returns when all have come."""
+        """The call of each rank; returns when all have joined."""
 
     def share(self, given: torch.Tensor, calls: Sequence[Call]) -> list[torch.Tensor]:
-        """The bytes of each rank, which has given as many as its call says."""
+        """The bytes of each rank, as many as its call gives."""
 
     def send(self, call: Call, given: torch.Tensor, to: int, tag: int) -> Callable[[], Call]:
-        """Send bytes. What is returned waits for the call of the receiver."""
+        """Send bytes. The returned function waits for the call of the receiver."""
 
     def receive(self, call: Call, source: int | None, tag: int) -> Callable[[], Arrival]:
-        """Await bytes, of any rank if none is named. What is returned waits for them."""
+        """Receive bytes, from any rank if *source* is None; returns a function that waits."""
 
     def close(self) -> None:
-        """Wait until what was sent has left."""
+        """Wait until all sends are finished."""
 
 
 class Processes:
-    """Ranks that are processes.
+    """The transport of a group whose ranks are processes.
 
-    Of a message, both sides first send their calls; bytes follow where these are alike.
+    For a message, both sides first exchange their calls; bytes follow if the calls match.
     """
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         self._rank, self._size = rank, size
         own = dist.PrefixStore("npusim/", store)
         self.gloo = dist.ProcessGroupGloo(own, rank, size, timeout=timeout)
-        """What carries the bytes."""
+        """The process group that transfers the bytes."""
         self._sent: Counter[tuple[int, int]] = Counter()
-        """Rank and tag -> how many messages were sent there."""
+        """Rank and tag -> the number of messages sent there."""
         self._leaving: list[Any] = []
-        """What gloo is sending."""
+        """The pending sends of gloo."""
         atexit.register(self.close)
 
     def meet(self, call: Call) -> list[Call]:
-        """The call of each rank; returns when all have come."""
+        """The call of each rank; returns when all have joined."""
         text = torch.tensor(list(json.dumps(call).encode()), dtype=torch.uint8)
         length = torch.tensor([len(text)])
         lengths = [torch.empty_like(length) for _ in range(self._size)]
@@ -91,7 +91,7 @@ class Processes:
         return [Call(*json.loads(bytes(text.tolist()))) for text in texts]
 
     def share(self, given: torch.Tensor, calls: Sequence[Call]) -> list[torch.Tensor]:
-        """The bytes of each rank, which has given as many as its call says."""
+        """The bytes of each rank, as many as its call gives."""
         lengths = [call.bytes_given for call in calls]
         givers = [rank for rank, length in enumerate(lengths) if length]
         if len(givers) != 1:
@@ -104,7 +104,7 @@ class Processes:
         return [found if rank == giver else NOTHING for rank in range(self._size)]
 
     def send(self, call: Call, given: torch.Tensor, to: int, tag: int) -> Callable[[], Call]:
-        """Send bytes. What is returned waits for the call of the receiver."""
+        """Send bytes. The returned function waits for the call of the receiver."""
         number, answer = self._sent[to, tag], torch.empty(HEAD_BYTES, dtype=torch.uint8)
         self._sent[to, tag] += 1
         own = given.clone()
@@ -122,7 +122,7 @@ class Processes:
         return finish
 
     def receive(self, call: Call, source: int | None, tag: int) -> Callable[[], Arrival]:
-        """Await bytes, of any rank if none is named. What is returned waits for them."""
+        """Receive bytes, from any rank if *source* is None; returns a function that waits."""
         head, own = torch.empty(HEAD_BYTES, dtype=torch.uint8), _head(call)
         if source is None:
             arrived = self.gloo.recv_anysource([head], _channel(tag, CALL))
@@ -148,7 +148,7 @@ class Processes:
         return finish
 
     def close(self) -> None:
-        """Wait until what was sent has left."""
+        """Wait until all sends are finished."""
         leaving, self._leaving = self._leaving, []
         for work, _ in leaving:
             work.wait()
@@ -172,7 +172,7 @@ class Processes:
 
 @contextmanager
 def all_there(name: str) -> Iterator[None]:
-    """Say what is amiss where a process is gone, or does not come in time."""
+    """Explain the error if a process has ended or does not respond in time."""
     try:
         yield
     except RuntimeError as error:
@@ -183,11 +183,11 @@ def all_there(name: str) -> Iterator[None]:
 
 
 HEAD_BYTES = 1 << 10
-"""A call of a message, and its number; a tensor has 64 dimensions at most."""
+"""Most bytes of the call of a message and its number; a tensor has at most 64 dimensions."""
 CALL, ANSWER, BYTES = 0, 1, 2
-"""What belongs to a message; the bytes of each have a number of their own."""
+"""The parts of a message; the bytes of each message have a separate number."""
 MESSAGES = 1 << 12
-"""So many of one tag may be under way."""
+"""Most messages with one tag that can be under way."""
 
 
 def _channel(tag: int, part: int) -> int:

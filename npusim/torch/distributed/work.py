@@ -1,4 +1,4 @@
-"""What a collective returns at once: its end, on the simulated clock."""
+"""The work object that a collective returns at once, with its end on the simulated clock."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ __all__ = ["Done", "Later", "together"]
 
 
 class Done(dist._Work):
-    """A collective that every rank has joined: values are there, and the card is at work."""
+    """A collective that every rank has joined: its values are ready, and its end is known."""
 
     def __init__(self, end_us: float, outputs: list[torch.Tensor]) -> None:
         super().__init__()
         self.end_us, self._outputs = end_us, outputs
         self.again: Callable[[], object] | None = None
-        """Awaits the same in a replay of the graph in which it was called."""
+        """Waits for the same collective in each replay of the graph that captured it."""
 
     def wait(self, timeout: timedelta | None = None) -> bool:  # noqa: ARG002
-        """Let the card's stream wait for its end."""
+        """Make the card's stream wait for its end."""
         if self.again is not None:
             again, self.again = self.again, None
             note("wait", again)
@@ -35,34 +35,34 @@ class Done(dist._Work):
     synchronize = wait
 
     def is_completed(self) -> bool:
-        """Whether it has ended by the time that it is."""
+        """Whether it has ended at the current time."""
         return clock.now_us >= self.end_us
 
     def is_success(self) -> bool:
         return True
 
     def exception(self) -> None:
-        """None: what fails raises where it is called."""
+        """Return None: errors are raised by the call itself."""
 
     def result(self) -> list[torch.Tensor]:
         return self._outputs
 
     def get_future(self) -> Any:
-        """A future of its outputs; who takes it waits."""
+        """A finished future of its outputs; waits for the end first."""
         self.wait()
         future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
         future.set_result(self._outputs)
         return future
 
     def source_rank(self) -> int:
-        """Messages alone have one."""
+        """Return -1: only messages have a source."""
         return -1
 
     _source_rank = source_rank
 
 
 class Later(Done):
-    """A message, whose end is known when both ranks have come."""
+    """A message, whose end is known once both ranks have called."""
 
     def __init__(
         self, finish: Callable[[], tuple[float, int]], outputs: list[torch.Tensor]
@@ -72,7 +72,7 @@ class Later(Done):
         self._source = -1
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Await the other rank, and the end."""
+        """Wait for the other rank, and for the end."""
         if self._finish is not None:
             finish, self._finish = self._finish, None
             self.end_us, self._source = finish()
@@ -81,7 +81,7 @@ class Later(Done):
     synchronize = wait
 
     def is_completed(self) -> bool:
-        """Whether it has been awaited and has ended."""
+        """Whether it has been waited for and has ended."""
         return self._finish is None and super().is_completed()
 
     def source_rank(self) -> int:
@@ -92,6 +92,6 @@ class Later(Done):
 
 
 def together(works: Sequence[Done]) -> Done:
-    """Several as one, which ends with the last."""
+    """Combine several works into one, which ends with the last."""
     outputs = [output for work in works for output in work.result()]
     return Done(max((work.end_us for work in works), default=0.0), outputs)

@@ -1,7 +1,7 @@
-"""What torch computes on the host for operations that no kernel of npusim and none of torch has.
+"""Host implementations of operations for which neither npusim nor torch's CPU backend has a kernel.
 
-Each function takes tensors of the host. On the card it counts as one operation without a time, by
-its own name (:mod:`npusim.torch.fallback`, :mod:`npusim.torch.hosted`).
+Each function takes tensors on the host. On the card it counts as one operation that is not timed,
+by its own name (:mod:`npusim.torch.fallback`, :mod:`npusim.torch.hosted`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ OF_TORCH: dict[str, Function] = {
     "aten.renorm.out": renorms.renorm_into,
     "aten.renorm_.default": renorms.renorm_,
 }
-"""Operation of torch, which has it for other accelerators alone -> what computes it."""
+"""Operation that torch implements only for other accelerators -> the function that computes it."""
 OF_TORCH_NPU: dict[str, Function] = {
     "_npu_ciou": boxes.ciou_with_angles,
     "batch_norm_gather_stats_update": batch_norms.gather_stats_update,
@@ -83,9 +83,10 @@ OF_TORCH_NPU: dict[str, Function] = {
     "npu_sign_bits_unpack": packing.sign_bits_unpack,
     "npu_yolo_boxes_encode": boxes.yolo_boxes_encode,
 }
-"""Operator of torch_npu -> what computes it."""
+"""Operator of torch_npu -> the function that computes it."""
 GRADIENTS = {
     "npu_diou": "input, gtboxes: npu_diou_backward(grad, input, gtboxes, trans, is_cross, mode)",
     "npu_giou": "input, gtboxes: npu_giou_backward(grad, input, gtboxes, trans, is_cross, mode)",
 }
-"""Operator of torch_npu -> what finds its gradients (op-plugin, derivatives.yaml)."""
+"""Operator of torch_npu -> the operator that computes its gradients (op-plugin, derivatives.yaml).
+"""

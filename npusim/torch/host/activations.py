@@ -1,4 +1,4 @@
-"""Functions of types that a card takes, and torch's CPU kernels do not."""
+"""Functions for types that a card supports and torch's CPU kernels do not."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ __all__ = [
 
 
 def hardsigmoid(x: torch.Tensor) -> torch.Tensor:
-    """`hardsigmoid`; of whole numbers in float32, and cut off (the vendor's test of it)."""
+    """`hardsigmoid`; integers are computed in float32 and truncated (the vendor's test of it)."""
     if x.is_floating_point():
         return torch.nn.functional.hardsigmoid(x)
     return torch.nn.functional.hardsigmoid(x.float()).to(x.dtype)
 
 
 def hardsigmoid_into(x: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-    """The same written to *out*."""
+    """:func:`hardsigmoid` written to *out*."""
     return out.resize_(x.shape).copy_(hardsigmoid(x))
 
 
 def softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
-    """`_softmax`, also of float16 that gives float32."""
+    """`_softmax`, also from float16 to float32."""
     return torch._softmax(x.float() if half_to_float else x, dim, False)
 
 
 def log_softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
-    """`_log_softmax`, also of float16 that gives float32."""
+    """`_log_softmax`, also from float16 to float32."""
     return torch._log_softmax(x.float() if half_to_float else x, dim, False)
 
 
 def softmax_backward(
     grad_output: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype
 ) -> torch.Tensor:
-    """The gradient of `_softmax` in the type of its input, which may be a narrower one."""
+    """The gradient of `_softmax` in the type of its input, which may be narrower."""
     if grad_output.dtype == input_dtype:
         return torch._softmax_backward_data(grad_output, output, dim, input_dtype)
     wide = grad_output.float(), output.float()
@@ -49,7 +49,7 @@ def softmax_backward(
 def log_softmax_backward(
     grad_output: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype
 ) -> torch.Tensor:
-    """The same of `_log_softmax`."""
+    """The gradient of `_log_softmax` in the type of its input, which may be narrower."""
     if grad_output.dtype == input_dtype:
         return torch._log_softmax_backward_data(grad_output, output, dim, input_dtype)
     wide = grad_output.float(), output.float()

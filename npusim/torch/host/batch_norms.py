@@ -1,7 +1,7 @@
-"""The parts of a batch norm across cards, on tensors of the host, which torch has not for the CPU.
+"""The parts of a batch norm across cards, on host tensors; torch does not have them for the CPU.
 
-Channels are the second axis. Statistics are found in float32. Those of torch are defined by
-aten/src/ATen/native/cuda/Normalization.cuh, those of torch_npu by the documents of its functions
+Channels are the second axis. Statistics are computed in float32. The functions of torch are defined
+by aten/src/ATen/native/cuda/Normalization.cuh, those of torch_npu by the documents of its functions
 and by sync_batch_norm_gather_stats.py of CANN 8.1.RC1.
 """
 
@@ -25,17 +25,17 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 def _others(x: torch.Tensor) -> list[int]:
-    """The axes of *x* but that of the channels."""
+    """The axes of *x* except that of the channels."""
     return [axis for axis in range(x.dim()) if axis != 1]
 
 
 def _along(channels: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """A number for each channel as it is broadcast over *x*, in float32."""
+    """Reshape one value for each channel so that it broadcasts over *x*, in float32."""
     return channels.float().reshape(1, -1, *(1,) * (x.dim() - 2))
 
 
 def stats(x: torch.Tensor, eps: float) -> Pair:
-    """`batch_norm_stats`: means, and one over the standard deviations."""
+    """`batch_norm_stats`: means and inverse standard deviations."""
     variance, mean = torch.var_mean(x.float(), _others(x), correction=0)
     return mean, 1 / torch.sqrt(variance + eps)
 
@@ -48,7 +48,7 @@ def elemt(
     invstd: torch.Tensor,
     eps: float,  # noqa: ARG001
 ) -> torch.Tensor:
-    """`batch_norm_elemt`: *x* normed by statistics that are given."""
+    """`batch_norm_elemt`: *x* normed by the given statistics."""
     found = (x.float() - _along(mean, x)) * _along(invstd, x)
     found = found if weight is None else found * _along(weight, x)
     found = found if bias is None else found + _along(bias, x)
@@ -56,7 +56,7 @@ def elemt(
 
 
 def elemt_into(*args: object, out: torch.Tensor) -> torch.Tensor:
-    """The same, written to *out*."""
+    """:func:`elemt` written to *out*."""
     found = elemt(*args)  # type: ignore[arg-type]
     return out.resize_(found.shape).copy_(found)
 
@@ -71,7 +71,7 @@ def gather_stats_with_counts(
     eps: float,
     counts: torch.Tensor,
 ) -> Pair:
-    """The statistics over all cards of those of each, `(cards, channels)`; running ones follow."""
+    """Combine the statistics of each card, `(cards, channels)`; updates the running statistics."""
     weights = counts.float().reshape(-1, 1)
     count = weights.sum()
     whole = (mean.float() * weights).sum(0) / count
@@ -93,14 +93,14 @@ def gather_stats(
     eps: float,
     count: int,
 ) -> Pair:
-    """The same of cards that have as many elements each."""
+    """:func:`gather_stats_with_counts` for cards that each have *count* elements."""
     running = running_mean, running_var
     counts = torch.full(mean.shape[:1], count, dtype=torch.float32)
     return gather_stats_with_counts(x, mean, invstd, *running, momentum, eps, counts)
 
 
 def _follow(running: torch.Tensor | None, found: torch.Tensor, momentum: float) -> None:
-    """Move *running* towards *found*, where it lies."""
+    """Update *running* in place with *found*."""
     if running is not None:
         running.copy_(running.float() * (1 - momentum) + found * momentum)
 
@@ -115,7 +115,7 @@ def backward_reduce(
     of_weight: bool,
     of_bias: bool,
 ) -> tuple[torch.Tensor | None, ...]:
-    """Sums of the gradient, of its products with what *x* is from the mean, and the gradients of
+    """The sums of the gradient, the sums of its products with `x - mean`, and the gradients of
     weight and bias."""
     dtype = mean.dtype if weight is None else weight.dtype
     total = grad.float().sum(_others(x))
@@ -138,7 +138,7 @@ def backward_elemt(
     with_x: torch.Tensor,
     counts: torch.Tensor,
 ) -> torch.Tensor:
-    """The gradient of *x*, from those sums over all cards."""
+    """The gradient of *x*, from the sums of :func:`backward_reduce` over all cards."""
     count = counts.float().sum()
     slope = with_x.float() / count * invstd.float() * invstd.float()
     apart = grad.float() - _along(total.float() / count, x)
@@ -169,7 +169,8 @@ def gather_stats_update(
     eps: float,
     counts: torch.Tensor,
 ) -> Pair:
-    """The statistics over all cards of such sums of each, *mean* and *invstd* by their names."""
+    """The statistics over all cards, from the sums of each card (:func:`reduce`), which are passed
+    as *mean* and *invstd*."""
     count = counts.float().sum()
     whole = mean.float().sum(0) / count
     variance = invstd.float().sum(0) / count - whole * whole

@@ -1,9 +1,9 @@
-"""Boxes of pictures on tensors of the host: overlaps of pairs, and what turns one into another.
+"""Bounding boxes of images on host tensors: overlaps of pairs, and encoding relative to anchors.
 
 A box is four numbers: two corners, or a centre, a width and a height. Sources: op-plugin@517f2e7,
 the documents and C++ of these functions, and the kernels of CANN 8.1.RC1 (iou.py, giou.py, diou.py,
-ciou.py, bounding_box_encode.py, bounding_box_decode.py). Of YoloBoxesEncode, GridAssignPositive and
-AnchorResponseFlags the equations of mmdetection are taken, which the documents name.
+ciou.py, bounding_box_encode.py, bounding_box_decode.py). YoloBoxesEncode, GridAssignPositive and
+AnchorResponseFlags follow the equations of mmdetection, to which the documents refer.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ __all__ = [
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 IOF = 1
-"""The mode that divides by the area of the true box alone."""
+"""The mode that divides by the area of the ground-truth box alone."""
 IOU_EPSILON = 0.01
 """Added to width and height of a box (IouKernelNpu.cpp)."""
 IOU_SCALE = 0.2
-"""What widths and heights are multiplied by, so that areas do not overflow (iou.py)."""
+"""Factor of widths and heights, so that areas do not overflow (iou.py)."""
 EPSILON = 1e-9
-"""Added to heights, and to what is divided by (the vendor's tests of diou and ciou)."""
+"""Added to heights and to divisors (the vendor's tests of diou and ciou)."""
 
 
 def iou(bboxes: torch.Tensor, gtboxes: torch.Tensor, mode: int = 0) -> torch.Tensor:
-    """The shared area of each pair, `(M, N)`, as a share; in float16, whatever is given."""
+    """The overlap of each pair as a fraction, `(M, N)`, computed in float16 for any input type."""
     (x0, y0, x1, y1), (u0, v0, u1, v1) = (each.half().unbind(1) for each in (bboxes, gtboxes))
 
     def area(width: torch.Tensor, height: torch.Tensor) -> torch.Tensor:
@@ -55,13 +55,13 @@ def iou(bboxes: torch.Tensor, gtboxes: torch.Tensor, mode: int = 0) -> torch.Ten
 
 
 def _corners(boxes: torch.Tensor, trans: bool) -> tuple[torch.Tensor, ...]:
-    """The corners of boxes `(4, n)`; *trans* says that they are centres and sizes."""
+    """The corners of boxes `(4, n)`, which are centres and sizes if *trans*."""
     x, y, w, h = boxes.float().unbind(0)
     return (x - w / 2, y - h / 2, x + w / 2, y + h / 2) if trans else (x, y, w, h)
 
 
 class _Pairs:
-    """What overlaps of boxes `(4, n)` and `(4, m)` are made of; each with each if *is_cross*."""
+    """Quantities for the overlaps of boxes `(4, n)` and `(4, m)`; of all pairs if *is_cross*."""
 
     def __init__(self, own: torch.Tensor, true: torch.Tensor, trans: bool, is_cross: bool) -> None:
         a = _corners(own, trans)
@@ -87,7 +87,7 @@ class _Pairs:
         return self.shared / self.union(EPSILON)
 
     def distance(self) -> torch.Tensor:
-        """That of the centres, squared, over the squared diagonal around both boxes."""
+        """The squared distance of the centres over the squared diagonal of the enclosing box."""
         a, b = self.a, self.b
         apart = ((b[0] + b[2] - a[0] - a[2]) ** 2 + (b[1] + b[3] - a[1] - a[3]) ** 2) / 4
         width, height = self.around
@@ -106,7 +106,7 @@ def giou(
     is_cross: bool = False,
     mode: int = 0,
 ) -> torch.Tensor:
-    """The share less what of the box around both is in neither, `(n, 1)`."""
+    """IoU less the fraction of the enclosing box that neither box covers, `(n, 1)`."""
     _require_simple("giou", trans, is_cross, mode)
     pairs = _Pairs(input, gtboxes, trans, is_cross)
     union, (width, height) = pairs.union(0.0), pairs.around
@@ -122,7 +122,7 @@ def diou(
     is_cross: bool = False,
     mode: int = 0,
 ) -> torch.Tensor:
-    """The share less the distance of the centres, `(1, n)` or `(m, n)`."""
+    """IoU less the normalised distance of the centres, `(1, n)` or `(m, n)`."""
     pairs = _Pairs(input, gtboxes, trans, is_cross)
     found = pairs.share(mode) - pairs.distance()
     return _like(found if is_cross else found[None], input, gtboxes)
@@ -136,7 +136,7 @@ def ciou_with_angles(
     mode: int = 0,
     atan_sub_flag: bool = False,
 ) -> Pair:
-    """That less how far the proportions differ, and the difference of their angles."""
+    """DIoU less the difference of the aspect ratios, and the difference of their angles."""
     pairs = _Pairs(input, gtboxes, trans, is_cross)
     own, true = (torch.atan(width / (height + EPSILON)) for width, height in pairs.sizes)
     apart, share = true - own, pairs.share(mode)
@@ -149,12 +149,12 @@ def ciou_with_angles(
 
 
 def ciou(*args: object, **kwargs: object) -> torch.Tensor:
-    """The first of both alone."""
+    """The first result of :func:`ciou_with_angles`."""
     return ciou_with_angles(*args, **kwargs)[0]  # type: ignore[arg-type]
 
 
 def _require_simple(name: str, trans: bool, is_cross: bool, mode: int) -> None:
-    """Refuse what the functions do not take (GiouKernelNpu.cpp, DiouKernelNpu.cpp)."""
+    """Raise an error for options that are not supported (GiouKernelNpu.cpp, DiouKernelNpu.cpp)."""
     if not trans or is_cross or mode != 0:
         raise RuntimeError(
             f"{name} backward only support trans==True, is_cross==False, mode==0('iou') current "
@@ -172,7 +172,7 @@ def giou_backward(
     is_cross: bool = False,
     mode: int = 0,
 ) -> Pair:
-    """The gradients of both, by torch's own rules."""
+    """The gradients of both inputs of :func:`giou`, by torch's autograd."""
     _, back = torch.func.vjp(lambda a, b: giou(a, b, trans, is_cross, mode), bboxes, gtboxes)
     found: Pair = back(grad)
     return found
@@ -186,7 +186,7 @@ def diou_backward(
     is_cross: bool = False,
     mode: int = 0,
 ) -> Pair:
-    """The same of diou."""
+    """The gradients of both inputs of :func:`diou`, by torch's autograd."""
     _require_simple("diou", trans, is_cross, mode)
     _, back = torch.func.vjp(lambda a, b: diou(a, b, trans, is_cross, mode), bboxes, gtboxes)
     found: Pair = back(grad)
@@ -197,7 +197,7 @@ def diou_backward(
 
 
 def _centred(boxes: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The centres and sizes of boxes `(n, 4)`, whose last column and row belong to them."""
+    """The centres and sizes of boxes `(n, 4)`, whose corners are inclusive."""
     x0, y0, x1, y1 = boxes.half().unbind(1)
     return (x0 + x1) * 0.5, (y0 + y1) * 0.5, x1 - x0 + 1, y1 - y0 + 1
 
@@ -205,7 +205,7 @@ def _centred(boxes: torch.Tensor) -> tuple[torch.Tensor, ...]:
 def bounding_box_encode(
     anchor_box: torch.Tensor, ground_truth_box: torch.Tensor, *scale: float
 ) -> torch.Tensor:
-    """What leads from anchors to true boxes; *scale* is four means and four deviations."""
+    """Encode ground-truth boxes relative to anchors; *scale* is four means and four deviations."""
     px, py, pw, ph = _centred(anchor_box)
     gx, gy, gw, gh = _centred(ground_truth_box)
     over_w, over_h = 1 / pw, 1 / ph
@@ -218,8 +218,8 @@ def bounding_box_encode(
 
 
 def bounding_box_decode(rois: torch.Tensor, deltas: torch.Tensor, *scale: object) -> torch.Tensor:
-    """The boxes to which *deltas* lead; *scale* has the shape of the picture and the most that a
-    proportion changes behind means and deviations."""
+    """Decode *deltas* to boxes; *scale* has means, deviations, the shape of the image, and the
+    largest change of an aspect ratio."""
     *both, shape, clip = scale
     assert isinstance(shape, list | tuple)
     assert isinstance(clip, float)
@@ -239,7 +239,7 @@ def bounding_box_decode(rois: torch.Tensor, deltas: torch.Tensor, *scale: object
 
 
 YOLO_EPSILON = 1e-6
-"""The least share of a size, and how near a centre comes to the border of its cell."""
+"""The least ratio of sizes, and the least distance of a centre from the border of its cell."""
 
 
 def yolo_boxes_encode(
@@ -248,7 +248,8 @@ def yolo_boxes_encode(
     stride: torch.Tensor,
     performance_mode: bool = False,  # noqa: ARG001
 ) -> torch.Tensor:
-    """Where true boxes lie in the cells of anchors, and the logarithms of their sizes' shares."""
+    """The positions of ground-truth boxes in the cells of anchors, and the logarithms of the ratios
+    of their sizes."""
 
     def centred(boxes: torch.Tensor) -> tuple[torch.Tensor, ...]:
         x0, y0, x1, y1 = boxes.float().unbind(1)
@@ -274,7 +275,7 @@ def grid_assign_positive(
     min_pos_iou: float,
     gt_max_assign_all: bool,
 ) -> torch.Tensor:
-    """The number, from one on, of the true box that each responsible box belongs to."""
+    """The number, starting at 1, of the ground-truth box assigned to each responsible box."""
     found, flags = input.clone(), box_responsible_flags.bool()
     is_positive = (max_overlap > pos_iou_thr) & flags
     found = torch.where(is_positive, (argmax_overlap + 1).to(found.dtype), found)
@@ -292,7 +293,7 @@ def grid_assign_positive(
 def anchor_response_flags(
     input: torch.Tensor, featmap_size: list[int], stride: list[int], num_base_anchors: int
 ) -> torch.Tensor:
-    """1 for each anchor of the cells that the centre of a box lies in."""
+    """1 for each anchor of the cells that contain the centre of a box."""
     rows, columns = featmap_size
     boxes = input.float()
     x = ((boxes[:, 0] + boxes[:, 2]) * 0.5 / stride[0]).floor().long()

@@ -1,8 +1,8 @@
-"""Cells of recurrent networks, which torch fuses for accelerators alone, on tensors of the host.
+"""Fused cells of recurrent networks on host tensors; torch fuses them only for accelerators.
 
-Half types are computed in float32 and rounded once. The equations are those of `torch.nn.LSTMCell`
-and `torch.nn.GRUCell`; what is handed on to the gradients is laid out as torch's own kernels for
-accelerators do it (aten/src/ATen/native/cuda/RNN.cu), which nothing else reads.
+16-bit floats are computed in float32 and rounded once. The equations are those of
+`torch.nn.LSTMCell` and `torch.nn.GRUCell`. The workspace for the gradients has the layout of
+torch's kernels for accelerators (aten/src/ATen/native/cuda/RNN.cu); nothing else reads it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["gru_cell", "gru_cell_backward", "lstm_cell", "lstm_cell_backward"]
 
 
 def _sum(dtype: torch.dtype, first: torch.Tensor, *others: torch.Tensor | None) -> torch.Tensor:
-    """The sum of what there is, in *dtype*."""
+    """The sum of the tensors that are given, in *dtype*."""
     found = first.to(dtype)
     for other in others:
         found = found if other is None else found + other.to(dtype)
@@ -52,7 +52,7 @@ def lstm_cell_backward(
     workspace: torch.Tensor,
     has_bias: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """The gradients of the gates, of the cell state, and of either bias."""
+    """The gradients of the gates, of the cell state, and of each bias."""
     wide, own = _wide(cx), cx.dtype
     enter, forget, cell, leave = workspace.to(wide).chunk(4, 1)
     reached = cy.to(wide).tanh()

@@ -1,4 +1,4 @@
-"""A convolution that torch has for one library of the CPU alone, as a card takes it."""
+"""A convolution that torch implements only with one CPU library, and that a card supports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def nnpack(
     padding: list[int],
     stride: list[int] | int = 1,
 ) -> torch.Tensor:
-    """`_nnpack_spatial_convolution`: a convolution of pictures in float32, rounded once."""
+    """`_nnpack_spatial_convolution`: a 2D convolution in float32, rounded once."""
     wide = bias if bias is None else bias.float()
     found = torch.nn.functional.conv2d(
         input.float(), weight.float(), wide, tuple(stride) if isinstance(stride, list) else stride,

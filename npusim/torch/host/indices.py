@@ -1,4 +1,4 @@
-"""Indices of int32, which a card takes and torch's CPU kernels do not: the host is given int64."""
+"""int32 indices, which a card accepts and torch's CPU kernels do not: they are cast to int64."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LACKING = re.compile(
 
 
 def taking_int32(schema: torch.FunctionSchema, run: Run) -> Run:
-    """*run*, which is given indices as int64 where it takes no others."""
+    """Wrap *run* to cast its indices to int64 if it accepts no other type."""
     names = [argument.name for argument in schema.arguments]
     if NAMES.isdisjoint(names):
         return run
@@ -43,5 +43,5 @@ def taking_int32(schema: torch.FunctionSchema, run: Run) -> Run:
 
 
 def one_hot(index: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
-    """Rows of zeros with a one at each index, in the type of *index*, as a card has them."""
+    """Rows of zeros with a one at each index, in the type of *index*, as on a card."""
     return torch.nn.functional.one_hot(index.long(), num_classes).to(index.dtype)

@@ -1,7 +1,7 @@
-"""Signs as bits, ranges and choices by masks, and the search for a scale, on tensors of the host.
+"""Sign packing, filled ranges, random choice by mask, and the search for a scale, on host tensors.
 
-Sources: op-plugin@517f2e7, the documents and C++ of these functions and the equations of its tests,
-which are those of the kernels.
+Sources: op-plugin@517f2e7, the documents and C++ of these functions, and the equations in its
+tests, which match the kernels.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ __all__ = [
 
 BITS = 8
 LEAST_SCALE = float(np.finfo(np.float32).eps)
-"""A scale below is one (the vendor's test of npu_ifmr)."""
+"""A smaller scale is replaced by 1 (the vendor's test of npu_ifmr)."""
 INT8 = (-128, 127)
 
 
 def sign_bits_pack(input: torch.Tensor, size: int) -> torch.Tensor:
-    """A bit for each element, 1 where it is not negative, lowest bit first, in *size* rows."""
+    """One bit for each element, 1 if it is not negative, lowest bit first, in *size* rows."""
     count = -(-input.numel() // BITS)
     if input.dim() != 1 or size == 0 or count % size:
         raise RuntimeError(
@@ -37,7 +37,7 @@ def sign_bits_pack(input: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def sign_bits_unpack(input: torch.Tensor, size: int, dtype: torch.dtype) -> torch.Tensor:
-    """1 for each bit that is set and -1 for the others, in *size* rows."""
+    """1 for each bit that is set and -1 for each other bit, in *size* rows."""
     bits = np.unpackbits(input.numpy(), bitorder="little")
     return (torch.from_numpy(bits).to(dtype) * 2 - 1).reshape(size, -1)
 
@@ -45,8 +45,8 @@ def sign_bits_unpack(input: torch.Tensor, size: int, dtype: torch.dtype) -> torc
 def masked_fill_range(
     input: torch.Tensor, start: torch.Tensor, end: torch.Tensor, value: torch.Tensor, axis: int = -1
 ) -> torch.Tensor:
-    """Row i of *start* and *end* are ranges along *axis* that `value[i]` fills: one for each place
-    of the first axis if that is another one."""
+    """Fill ranges along *axis*: row i of *start* and *end* is filled with `value[i]`. A row has one
+    range for each index of the first axis if that is not *axis*."""
     found, axis = input.clone(), axis % input.dim()
     is_by_row = axis == input.dim() - 1 and input.dim() > 1
     for row, filler in enumerate(value.tolist()):
@@ -63,8 +63,8 @@ def random_choice_with_mask(
     seed: int = 0,
     seed2: int = 0,  # noqa: ARG001
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The indices of *count* of the true elements, zeros behind them where there are fewer, and
-    which are elements; which ones are chosen depends on *seed* alone."""
+    """The indices of *count* randomly chosen true elements, padded with zeros if there are fewer,
+    and a mask of the valid ones. The choice depends on *seed* alone."""
     places = x.nonzero().int()
     if len(places) > count:
         generator = torch.Generator().manual_seed(seed)
@@ -86,7 +86,8 @@ def ifmr(
     search_step: float,
     with_offset: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The scale and offset to int8 by which *data* change least, of a range of them."""
+    """The scale and offset that quantise *data* to int8 with the least error, among a range of
+    candidates."""
     one, wide = np.float32, data.float().numpy()
     low, high = one(data_min.item()), one(data_max.item())
     shares = cumsum.numpy().astype(one) / one(data.numel())

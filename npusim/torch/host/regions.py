@@ -1,8 +1,8 @@
-"""Regions of pictures on tensors of the host: which boxes stay, and what features lie in them.
+"""Regions of images on host tensors: non-maximum suppression, and features of regions.
 
 Sources: op-plugin@517f2e7, the documents and C++ of these functions, and nms_with_mask.py and
-roi_align.py of CANN 8.1.RC1. Assumed: that a box which overlaps a better one by more than the
-threshold goes, greedily from the best score on, and that all is computed in float32.
+roi_align.py of CANN 8.1.RC1. Assumed: boxes are suppressed greedily, from the best score on, if
+they overlap a better box by more than the threshold, and everything is computed in float32.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["batch_nms", "nms_v4", "nms_with_mask", "roi_align", "roi_align_backw
 
 
 def _shares(boxes: torch.Tensor) -> torch.Tensor:
-    """How much of what two of the boxes `(n, 4)` cover both do, each with each."""
+    """The IoU of all pairs of the boxes `(n, 4)`."""
     x0, y0, x1, y1 = boxes.float().unbind(1)
     areas = (x1 - x0) * (y1 - y0)
     width = torch.minimum(x1, x1[:, None]) - torch.maximum(x0, x0[:, None])
@@ -25,7 +25,7 @@ def _shares(boxes: torch.Tensor) -> torch.Tensor:
 
 
 def _best(boxes: torch.Tensor, order: list[int], threshold: float, most: int) -> list[int]:
-    """At most *most* of the boxes, in *order*, none of which overlaps one before it."""
+    """The indices of at most *most* boxes, in *order*, none of which overlaps an earlier one."""
     shares = _shares(boxes)
     found: list[int] = []
     for place in order:
@@ -37,7 +37,7 @@ def _best(boxes: torch.Tensor, order: list[int], threshold: float, most: int) ->
 
 
 def _by_score(scores: torch.Tensor, least: float) -> list[int]:
-    """The places of the scores above *least*, best first."""
+    """The indices of the scores above *least*, best first."""
     order = torch.sort(scores.float(), descending=True, stable=True).indices.tolist()
     return [place for place in order if scores[place] > least]
 
@@ -50,7 +50,7 @@ def nms_v4(
     scores_threshold: torch.Tensor,
     pad_to_max_output_size: bool = False,  # noqa: ARG001
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The best boxes, with zeros behind them, and how many they are."""
+    """The best boxes, padded with zeros, and their number."""
     order = _by_score(scores, float(scores_threshold))
     found = _best(input, order, float(iou_threshold), int(max_output_size))
     places = torch.zeros(int(max_output_size), dtype=torch.int32)
@@ -61,7 +61,7 @@ def nms_v4(
 def nms_with_mask(
     input: torch.Tensor, iou_threshold: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The boxes, best first as they are given, their places, and which of them stay."""
+    """The boxes in the given order, best first, their indices, and a mask of those kept."""
     count = input.shape[0]
     found = _best(input[:, :4], [*range(count)], float(iou_threshold), count)
     mask = torch.zeros(count, dtype=torch.uint8)
@@ -79,7 +79,7 @@ def batch_nms(
     change_coordinate_frame: bool = False,
     transpose_box: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The best boxes of each picture over all classes: boxes, scores, classes, and their count."""
+    """The best boxes of each image over all classes: boxes, scores, classes, and their number."""
     if change_coordinate_frame or transpose_box:
         raise NotImplementedError(
             "npu_batch_nms: it must be simulated to be called, but with change_coordinate_frame or "
@@ -110,9 +110,10 @@ def batch_nms(
 def _axis(
     start: float, end: float, pooled: int, samples: int, size: int, mode: int
 ) -> torch.Tensor:
-    """What each of *size* pixels adds to each of *pooled* cells along one axis.
+    """The weight of each of *size* pixels in each of *pooled* cells along one axis.
 
-    Modes: the end belongs to the region, 1; the middle of a pixel is half a pixel on, above.
+    Modes: in 1 the region includes its end; in higher ones pixel centres are offset by half a
+    pixel.
     """
     length = end - start if mode > 1 else max(end - start, 1.0)
     count = samples if samples > 0 else max(math.ceil(length / pooled), 1)
@@ -134,7 +135,7 @@ def _weights(
     region: list[float], size: tuple[int, int], scale: float, pooled: tuple[int, int],
     samples: int, mode: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """The same along both axes of a region, which is given by the corners of a larger picture."""
+    """:func:`_axis` for both axes of a region, whose corners are in a larger image."""
     x0, y0, x1, y1 = (corner * scale - (0.5 if mode > 1 else 0.0) for corner in region)
     if mode == 1:
         x1, y1 = x1 + scale, y1 + scale
@@ -151,7 +152,7 @@ def roi_align(
     sample_num: int,
     roi_end_mode: int,
 ) -> torch.Tensor:
-    """The means of *sample_num* squared samples of each cell, between the pixels around each."""
+    """The mean of `sample_num ** 2` samples of each cell, interpolated between pixels."""
     size, pooled = (input.shape[2], input.shape[3]), (pooled_height, pooled_width)
     found = []
     for picture, *region in rois.float().tolist():
@@ -162,7 +163,7 @@ def roi_align(
 
 
 DEFAULT_END_MODE = 1
-"""Of ROIAlign and its gradient (roi_align.py)."""
+"""The default roi_end_mode of ROIAlign and its gradient (roi_align.py)."""
 
 
 def roi_align_backward(
@@ -175,7 +176,7 @@ def roi_align_backward(
     sample_num: int,
     roi_end_mode: int | None = None,
 ) -> torch.Tensor:
-    """The gradient of the features, of that of the cells."""
+    """The gradient of the features, from that of the cells."""
     mode = DEFAULT_END_MODE if roi_end_mode is None else roi_end_mode
     size, pooled = (xdiff_shape[2], xdiff_shape[3]), (pooled_height, pooled_width)
     found = torch.zeros(tuple(xdiff_shape))

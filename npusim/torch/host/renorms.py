@@ -1,8 +1,7 @@
-"""renorm on tensors of the host, also by counts, and its gradient.
+"""renorm on host tensors, also with the norm of power 0, and its gradient.
 
-Half types are computed in float32. The norm of power 0 is the number of elements that are not zero,
-which torch's CPU kernel refuses; what is divided by has a little added (the vendor's test of
-renorm).
+16-bit floats are computed in float32. The norm of power 0, which torch's CPU kernel rejects, is the
+number of elements that are not zero. An epsilon is added to divisors (the vendor's test of renorm).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ LITTLE = 1e-7
 
 
 def renorm(input: torch.Tensor, p: float, dim: int, maxnorm: float) -> torch.Tensor:
-    """*input*, whose parts along *dim* have at most the norm *maxnorm*."""
+    """Scale the slices of *input* along *dim* so that their norm is at most *maxnorm*."""
     if p != 0:
         return torch.renorm(input, p, dim, maxnorm)
     axes = [axis for axis in range(input.dim()) if axis != dim % input.dim()]
@@ -25,21 +24,21 @@ def renorm(input: torch.Tensor, p: float, dim: int, maxnorm: float) -> torch.Ten
 
 
 def renorm_(input: torch.Tensor, p: float, dim: int, maxnorm: float) -> torch.Tensor:
-    """The same where it lies."""
+    """:func:`renorm` in place."""
     return input.copy_(renorm(input, p, dim, maxnorm))
 
 
 def renorm_into(
     input: torch.Tensor, p: float, dim: int, maxnorm: float, *, out: torch.Tensor
 ) -> torch.Tensor:
-    """The same written to *out*."""
+    """:func:`renorm` written to *out*."""
     return out.resize_(input.shape).copy_(renorm(input, p, dim, maxnorm))
 
 
 def renorm_backward(
     grad: torch.Tensor, input: torch.Tensor, p: float, dim: int, maxnorm: float
 ) -> torch.Tensor:
-    """The gradient of `torch.renorm` by torch's own rule."""
+    """The gradient of `torch.renorm` by torch's autograd."""
     wide = torch.promote_types(input.dtype, torch.float32)
     given = input.detach().to(wide)
     _, back = torch.func.vjp(lambda x: torch.renorm(x, p, dim, maxnorm), given)

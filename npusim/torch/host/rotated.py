@@ -1,7 +1,7 @@
-"""Boxes that are turned, on tensors of the host: what two share, and from one to another.
+"""Rotated bounding boxes on host tensors: overlaps, suppression, and encoding.
 
 Sources: op-plugin@517f2e7, the documents and C++ of these functions, and rotated_box_encode.py and
-rotated_box_decode.py of CANN 8.1.RC1. Angles are in degrees. Assumed of overlaps: float32.
+rotated_box_decode.py of CANN 8.1.RC1. Angles are in degrees. Assumed: overlaps are in float32.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ IOF = 1
 
 
 def _corners(box: list[float], trans: bool) -> list[Point]:
-    """The corners of a box in turn; *trans* says that it is two corners before it is turned."""
+    """The corners of a box in order; if *trans*, the box is given by two corners and an angle."""
     x, y, w, h, angle = box
     if trans:
         x, y, w, h = (x + w) / 2, (y + h) / 2, w - x, h - y
@@ -28,7 +28,7 @@ def _corners(box: list[float], trans: bool) -> list[Point]:
 
 
 def _side(a: Point, b: Point, point: Point) -> float:
-    """On which side of the line from *a* to *b* a point lies: positive on the left."""
+    """The side of the line from *a* to *b* that *point* is on: positive on the left."""
     return (b[0] - a[0]) * (point[1] - a[1]) - (b[1] - a[1]) * (point[0] - a[0])
 
 
@@ -38,7 +38,7 @@ def _area(corners: list[Point]) -> float:
 
 
 def _shared(first: list[Point], second: list[Point]) -> float:
-    """The area that two convex polygons share: the first is cut along each side of the second."""
+    """The area shared by two convex polygons: the first is clipped by each side of the second."""
     left = first
     for a, b in zip(second, [*second[1:], *second[:1]], strict=True):
         given, left = left, []
@@ -53,7 +53,7 @@ def _shared(first: list[Point], second: list[Point]) -> float:
 
 
 def overlaps(input: torch.Tensor, query_boxes: torch.Tensor, trans: bool = False) -> torch.Tensor:
-    """The area that each of the boxes `(b, n, 5)` shares with each of `(b, k, 5)`."""
+    """The shared area of each of the boxes `(b, n, 5)` and each of `(b, k, 5)`."""
     batches, count, others = input.shape[0], input.shape[1], query_boxes.shape[1]
     found = torch.zeros(batches, count, others)
     for batch in range(batches):
@@ -76,7 +76,7 @@ def iou(
     v_threshold: float = 0.0,  # noqa: ARG001
     e_threshold: float = 0.0,  # noqa: ARG001
 ) -> torch.Tensor:
-    """The same as a share of what both cover; one box with one if not *is_cross*."""
+    """IoU of all pairs of boxes, or of boxes with the same index if not *is_cross*."""
     shared = overlaps(input.float(), query_boxes.float(), trans)
     own, true = (
         torch.tensor([[_area(_corners(box, trans)) for box in boxes] for boxes in each.tolist()])
@@ -90,7 +90,7 @@ def iou(
 
 
 LEAST_AREA = 1e-14
-"""A smaller box shares nothing (the vendor's test of npu_nms_rotated)."""
+"""Smaller boxes overlap nothing (the vendor's test of npu_nms_rotated)."""
 
 
 def nms(
@@ -101,8 +101,8 @@ def nms(
     max_output_size: int = -1,
     mode: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The boxes, best first, none of which shares more than *iou_threshold* with one before it,
-    and how many they are. In mode 1 boxes are two corners, and turn the other way."""
+    """The boxes, best first, none of which overlaps an earlier one by more than *iou_threshold*,
+    and their number. In mode 1 boxes are two corners, and rotate in the other direction."""
     order = torch.sort(scores.float(), descending=True, stable=True).indices.tolist()
     boxes = input.float().tolist()
     turned = [[*box[:4], -box[4]] for box in boxes] if mode == 1 else boxes
@@ -133,7 +133,7 @@ def _centred(boxes: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def box_encode(input: torch.Tensor, gt_bboxes: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """What leads from anchors to true boxes."""
+    """Encode ground-truth boxes relative to anchors."""
     px, py, pw, ph, turned = _centred(input)
     gx, gy, gw, gh, true = _centred(gt_bboxes)
     parts = (gx - px) / pw, (gy - py) / ph, (gw / pw).log(), (gh / ph).log(), true - turned
@@ -142,7 +142,7 @@ def box_encode(input: torch.Tensor, gt_bboxes: torch.Tensor, weight: torch.Tenso
 
 
 def box_decode(input: torch.Tensor, deltas: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """The boxes to which *deltas* lead."""
+    """Decode *deltas* to boxes."""
     px, py, pw, ph, turned = _centred(input)
     given = zip(deltas.float().unbind(1), weight.float().tolist(), strict=True)
     dx, dy, dw, dh, turn = (delta / each for delta, each in given)

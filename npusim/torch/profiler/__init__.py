@@ -1,4 +1,4 @@
-"""`torch_npu.profiler`: what ran on the card and for how long, in simulated time.
+"""`torch_npu.profiler`: the kernels that ran on the card and their simulated times.
 
 ::
 
@@ -9,13 +9,13 @@
             model(batch)
             prof.step()
 
-leaves `result/<worker>_<time>_ascend_pt/ASCEND_PROFILER_OUTPUT` with `trace_view.json`,
+writes `result/<worker>_<time>_ascend_pt/ASCEND_PROFILER_OUTPUT` with `trace_view.json`,
 `kernel_details.csv`, `op_statistic.csv`, `operator_details.csv` and `step_trace_time.csv`, which
 the vendor's msprof-analyze reads (tried: `compare`, `advisor` and `cluster` of 26.2.0). Kernels
-have the names and types that CANN gives them. Operations are those that reach the card, so that
-`aten::linear` is the `aten::addmm` that it becomes. The host takes no simulated time: its durations
-are 0, and so is the free time of the card between kernels. Memory, communication, ranges of the
-script and calls of CANN's own functions are not written.
+have the names and types that CANN gives them. Operations are those that reach the card, so
+`aten::linear` appears as `aten::addmm`. The host takes no simulated time: its durations are 0, and
+so is the free time of the card between kernels. Memory, communication, ranges of the script and
+calls of CANN's own functions are not written.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Which function of aclnn torch_npu calls for an operation, by which kernels are named.
+"""The aclnn function that torch_npu calls for an operation; kernels are named after it.
 
-Of operators of torch_npu they say so themselves. Of torch's own operations: matmul_kernels and
-copies by op-plugin@517f2e7 (mm, bmm, addmm; CopyKernelOpApi.cpp), numbers as second operand by
-examples of msprof-analyze 26.2.0 (aclnnSubs, aclnnDivs, aclnnEqScalar). That others are called as
-the operation is, in place with Inplace before it, is assumed.
+Operators of torch_npu declare it themselves. For torch's own operations: matmul_kernels and copies
+from op-plugin@517f2e7 (mm, bmm, addmm; CopyKernelOpApi.cpp), scalars as second operand from
+examples of msprof-analyze 26.2.0 (aclnnSubs, aclnnDivs, aclnnEqScalar). Others are assumed to have
+the name of the operation, with Inplace before it if they are in place.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NAMED = {
     "zero": "InplaceZero",
     "zero_": "InplaceZero",
 }
-"""Operation of aten -> what follows aclnn, where it is not its name."""
+"""Operation of aten -> the name after aclnn, if that is not the name of the operation."""
 WITH_NUMBERS = ("add", "sub", "mul", "div")
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 

@@ -1,4 +1,4 @@
-"""What a profile recorded: steps, the operations called in them, and their kernels."""
+"""The record of a profile: steps, the operations called in them, and their kernels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from npusim.torch.profiler.aclnn import api
 __all__ = ["TICK_US", "Kernel", "Recorded", "Step"]
 
 TICK_US = 0.001
-"""Between operations that begin at one time, so that they can be distinguished."""
+"""Time between operations that start at the same time, so that they can be distinguished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Step:
     start_us: float
     end_us: float
     first_call: int = 0
-    """How many operations had been called before."""
+    """The number of operations called before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,11 @@ class Kernel:
     step: int
     """The number of the step in which it began."""
     name: str
-    """What the vendor's profiler calls it."""
+    """Its name in the vendor's profiler."""
 
     @property
     def cores(self) -> str:
-        """The profiler's word for the cores that took part."""
+        """The profiler's name for the kind of cores that it ran on."""
         return cores_of(self.run)
 
     @property
@@ -55,7 +55,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A stretch of a script."""
+    """The recorded part of a script."""
 
     steps: tuple[Step, ...]
     calls: tuple[Call, ...]
@@ -63,7 +63,7 @@ class Recorded:
 
     @cached_property
     def calls_of_events(self) -> list[int | None]:
-        """For each event the number of the operation in which it happened."""
+        """For each event, the number of the operation that it belongs to."""
         found: list[int | None] = [None] * len(self.events)
         for number, call in enumerate(self.calls):
             found[call.first : call.after] = [number] * (call.after - call.first)
@@ -71,7 +71,7 @@ class Recorded:
 
     @cached_property
     def kernels(self) -> tuple[Kernel, ...]:
-        """What ran on the card; operators without a kernel did not."""
+        """The kernels that ran on the card; operators without a kernel are left out."""
         found = []
         for event, call in zip(self.events, self.calls_of_events, strict=True):
             if event.run is None or event.run.plan is None:
@@ -83,20 +83,20 @@ class Recorded:
 
     @cached_property
     def exchanges(self) -> tuple[Event, ...]:
-        """Collectives, messages, and kernels that speak to other cards."""
+        """Collectives, messages, and kernels that communicate with other cards."""
         return tuple(event for event in self.events if event.communicates)
 
     def step_of(self, event: Event) -> int:
-        """The step in which *event* began: the last that had begun, since kernels take time."""
+        """The step in which *event* began: the last one that had started by then."""
         place = bisect_right(self.steps, event.start_us, key=lambda step: step.start_us)
         return self.steps[place - 1].number if place else 0
 
     @cached_property
     def host_us(self) -> tuple[list[float], list[float]]:
-        """When steps, and operations, begin on the host, which takes no simulated time.
+        """The start times of steps and of operations on the host, which takes no simulated time.
 
-        Those that begin at one time stand a nanosecond after each other, the last of them at that
-        time: the host runs that far ahead.
+        Those that start at the same time are spaced one nanosecond apart, the last of them at that
+        time, so the host is ahead of the card by these nanoseconds.
         """
         order = [(False, call.began_us) for call in self.calls]
         for step in reversed(self.steps):
@@ -110,6 +110,6 @@ class Recorded:
 
     @cached_property
     def lead_us(self) -> float:
-        """How much later than simulated time everything is written, for nothing to begin before 0:
-        the nanoseconds by which the host is ahead of a clock that has just been set to 0."""
+        """The offset added to all times so that none is negative: the nanoseconds by which the host
+        is ahead of a clock that starts at 0."""
         return max(0.0, -min((us for starts in self.host_us for us in starts), default=0.0))

@@ -1,7 +1,7 @@
-"""What the pipes of a kernel's cores did, in the columns of the metric PipeUtilization.
+"""Utilisation of the pipes of a kernel's cores, in the columns of the metric PipeUtilization.
 
-Names and order: Ascend/msprof, docs (op_summary), by product line; `total_cycles` is the sum over
-cores and a time the mean of them, which is assumed. What the simulator does not count is N/A.
+Names and order: Ascend/msprof, docs (op_summary), by product line. Assumed: `total_cycles` is the
+sum over cores, and a time is the mean over cores. Values that are not simulated are N/A.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["columns", "counters"]
 
 MISSING = "N/A"
 NAMES: dict[Pipe, str] = {"vector": "vec", "cube": "mac"}
-"""Pipes that profilers call otherwise than here."""
+"""Pipe -> its name in profilers, if that differs."""
 WHOLE: tuple[Pipe, ...] = ("vector", "cube", "scalar", "mte1", "mte2", "mte3")
 """The pipes of a core with both units, on Atlas inference."""
 OF_KIND: dict[str, tuple[Pipe, ...]] = {
@@ -24,7 +24,7 @@ OF_KIND: dict[str, tuple[Pipe, ...]] = {
 
 
 def columns(spec: DeviceSpec) -> tuple[str, ...]:
-    """Those of *spec*."""
+    """The columns for *spec*."""
     if spec.arch == "2002":
         return ("aicore_time(us)", "total_cycles", *_names("", WHOLE), "cube_utilization(%)")
     first = ("aicore_time(us)", "aic_total_cycles", *_names("aic_", OF_KIND["aic"]))
@@ -39,7 +39,7 @@ def _names(prefix: str, pipes: tuple[Pipe, ...]) -> tuple[str, ...]:
 
 
 def counters(spec: DeviceSpec, trace: Trace | None, time_us: float) -> list[str]:
-    """The cells of a kernel on *spec* that takes *time_us*."""
+    """The cells for a kernel on *spec* that takes *time_us*."""
     lanes = trace.lanes if trace else ()
     if spec.arch == "2002":
         cells = _block(spec, list(lanes), WHOLE)
@@ -54,7 +54,7 @@ def counters(spec: DeviceSpec, trace: Trace | None, time_us: float) -> list[str]
 
 
 def _block(spec: DeviceSpec, lanes: list[LaneTrace], pipes: tuple[Pipe, ...]) -> list[str]:
-    """Time, cycles, and of each pipe time and ratio, of the cores of *lanes*."""
+    """Time, cycles, and the time and ratio of each pipe, for the cores of *lanes*."""
     count = sum(len(lane.cores) for lane in lanes)
     total = sum(lane.last_end * len(lane.cores) for lane in lanes)
     mean_us = total / count / spec.clock_hz * 1e6 if count else 0.0

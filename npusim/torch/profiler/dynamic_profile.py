@@ -1,4 +1,4 @@
-"""`torch_npu.profiler.dynamic_profile`: a profile that a file starts while a script runs.
+"""`torch_npu.profiler.dynamic_profile`: a profile started by a file while a script runs.
 
 ::
 
@@ -7,8 +7,8 @@
         model(batch)
         dynamic_profile.step()
 
-Whenever `folder/profiler_config.json` is new or was changed, the step it names by `start_step`
-begins a profile of `warmup` and `active` steps, which lies in its `prof_dir` in the end.
+Whenever `folder/profiler_config.json` is new or has changed, a profile of its `warmup` and `active`
+steps begins at its `start_step`, and is written to its `prof_dir`.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ CONFIG = "profiler_config.json"
 
 @dataclass(slots=True)
 class _State:
-    """What has happened so far."""
+    """The state of the dynamic profile."""
 
     file: Path | None = None
     seen_ns: int = 0
-    """When the file was changed that was read last."""
+    """The modification time of the file that was read last."""
     step: int = 0
     config: dict[str, Any] | None = None
-    """What waits for its first step."""
+    """The configuration whose first step has not come yet."""
     running: profile | None = None
     left: int = 0
     """Steps until the profile ends."""
@@ -46,7 +46,7 @@ _state = _State()
 
 
 def init(path: str) -> None:
-    """Look for the file in the folder *path* from now on. Raises RuntimeError where it is none."""
+    """Watch for the file in the folder *path*. Raises RuntimeError if that is not a folder."""
     if not Path(path).is_dir():
         raise RuntimeError(
             f"torch_npu.profiler.dynamic_profile: path must be a folder, not {path!r}; make it"
@@ -60,7 +60,7 @@ def set_state(state_step: dict[str, int]) -> None:
 
 
 def start(config_path: str | None = None) -> None:
-    """Begin a profile at once, as the file says that was given, or that of :func:`init`.
+    """Begin a profile at once, configured by the given file, or by that of :func:`init`.
 
     Raises RuntimeError without a file, and while another profile runs.
     """
@@ -75,7 +75,7 @@ def start(config_path: str | None = None) -> None:
 
 
 def step() -> None:
-    """A step has ended."""
+    """Note that a step has ended."""
     _state.step += 1
     _look()
     if _state.running is not None:

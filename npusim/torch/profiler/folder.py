@@ -1,4 +1,4 @@
-"""The folder that a profile leaves, named and filled as torch_npu's profiler does."""
+"""The output folder of a profile, with the names and files of torch_npu's profiler."""
 
 from __future__ import annotations
 

@@ -103,12 +103,12 @@ class profile:  # noqa: N801 (torch_npu's name)
 
     @property
     def config(self) -> _ExperimentalConfig:
-        """The further settings."""
+        """The experimental settings."""
         return self.experimental_config or _ExperimentalConfig()
 
     @property
     def recorded(self) -> Recorded:
-        """The recorded stretch."""
+        """The record of the profile."""
         return Recorded(tuple(self.steps), tuple(self._calls.kept), tuple(self.events))
 
     def __enter__(self) -> profile:
@@ -148,7 +148,7 @@ class profile:  # noqa: N801 (torch_npu's name)
             self._keep()
 
     def stop(self) -> None:
-        """End; what is recorded so far is handed over."""
+        """End the profile, and pass the record to the handler."""
         if self.action in RECORDING:
             has_more = self._first_call < len(self._calls.kept)
             if self._began_us < clock.now_us or has_more or not self.steps:
@@ -157,7 +157,7 @@ class profile:  # noqa: N801 (torch_npu's name)
         self.action = ProfilerAction.NONE
 
     def export_chrome_trace(self, output_path: str) -> None:
-        """Write what was recorded last as a Chrome trace; raises RuntimeError if nothing was."""
+        """Write the last record as a Chrome trace; raises RuntimeError if there is none."""
         if not self.steps:
             raise RuntimeError(
                 "torch_npu.profiler: a profile must have run before it is exported, but has not; "
@@ -170,7 +170,7 @@ class profile:  # noqa: N801 (torch_npu's name)
         self.metadata[key] = value
 
     def add_metadata_json(self, key: str, value: str) -> None:
-        """Note what the JSON text *value* says."""
+        """Note the JSON text *value* in profiler_metadata.json."""
         self.metadata[key] = json.loads(value)
 
     def _planned(self) -> ProfilerAction:
@@ -199,11 +199,11 @@ LEFT_OUT = {
     "with_modules": "the modules of call stacks",
     "with_flops": "numbers of operations",
 }
-"""Option -> what is not written for it."""
+"""Option -> the data that is not written for it."""
 INSTEAD = {
     "key_averages": "op_statistic.csv and operator_details.csv, as with torch_npu itself",
     "events": "trace_view.json and kernel_details.csv, as with torch_npu itself",
     "export_stacks": "operator_details.csv of a profile with with_stack=True",
     "export_memory_timeline": "torch.npu.memory_allocated() at the places of interest",
 }
-"""Attribute that scripts ask for -> what says the same."""
+"""Attribute that scripts use -> its equivalent."""

@@ -1,4 +1,4 @@
-"""What a profile is asked for, by the names that scripts give.
+"""Settings of a profile, by the names that scripts use.
 
 Names and values: Ascend/pytorch, torch_npu/profiler/experimental_config.py.
 """
@@ -25,7 +25,7 @@ __all__ = [
 
 
 class ProfilerActivity(Enum):
-    """What to look at."""
+    """The devices to profile."""
 
     CPU = 0
     NPU = 1
@@ -36,7 +36,7 @@ def supported_activities() -> set[ProfilerActivity]:
 
 
 class ProfilerLevel(Enum):
-    """How much to write of each kernel: above Level0 also its task, stream and counters."""
+    """How much to write about each kernel: above Level0 also its task, stream and counters."""
 
     Level_none = "Level_none"
     Level0 = "Level0"
@@ -49,7 +49,7 @@ def supported_profiler_level() -> set[ProfilerLevel]:
 
 
 class AiCMetrics(Enum):
-    """Which counters of the cores to write; of these, PipeUtilization is simulated."""
+    """The counters of the cores to write; only PipeUtilization is simulated."""
 
     PipeUtilization = "ACL_AICORE_PIPE_UTILIZATION"
     ArithmeticUtilization = "ACL_AICORE_ARITHMETIC_UTILIZATION"
@@ -67,7 +67,7 @@ def supported_ai_core_metrics() -> set[AiCMetrics]:
 
 
 class ExportType(Enum):
-    """In which form to leave the results."""
+    """The format of the results."""
 
     Text = "text"
     Db = "db"
@@ -78,7 +78,7 @@ def supported_export_type() -> set[ExportType]:
 
 
 def left_out(asked: str, what: str) -> None:
-    """Warn that *asked* is taken, but *what* is not written."""
+    """Warn that *asked* is accepted, but *what* is not written."""
     warn(
         f"torch_npu.profiler: what is asked for must be simulated to be written, but {asked} is "
         f"not: {what} are left out",
@@ -89,10 +89,10 @@ def left_out(asked: str, what: str) -> None:
 
 @dataclass(kw_only=True)
 class _ExperimentalConfig:
-    """Further settings. Raises ValueError for an `export_type` other than text.
+    """Experimental settings. Raises ValueError for an `export_type` other than text.
 
-    Above Level0 the counters are those of PipeUtilization, if none are named (assumed). What is not
-    simulated warns and is left out.
+    Above Level0 the default counters are those of PipeUtilization (assumed). Settings that are not
+    simulated cause a warning and have no effect.
     """
 
     profiler_level: ProfilerLevel = ProfilerLevel.Level0
@@ -131,7 +131,7 @@ class _ExperimentalConfig:
 
     @property
     def has_counters(self) -> bool:
-        """Whether what the pipes did is reported."""
+        """Whether the utilisation of the pipes is reported."""
         known = (AiCMetrics.PipeUtilization, AiCMetrics.AiCoreNone)
         return self.is_detailed and self.aic_metrics in known
 
@@ -147,4 +147,4 @@ LEFT_OUT = {
     "sys_interconnection": "numbers of the links between cards",
     "gc_detect_threshold": "collections of garbage",
 }
-"""Setting -> what is not written for it."""
+"""Setting -> the data that is not written for it."""

@@ -1,8 +1,8 @@
-"""The tables that torch_npu's profiler leaves, of kernels, of operations and of steps.
+"""The tables of torch_npu's profiler: of kernels, of operations and of steps.
 
 Columns of kernels: Ascend/pytorch, torch_npu/profiler/analysis/prof_common_func/_csv_headers.py;
-those of operations, and the last ones of the steps, are as its documents show them (assumed). Times
-are microseconds of simulated time, in which the host takes none.
+those of operations, and the last ones of the steps, follow its documents (assumed). Times are
+microseconds of simulated time; the host takes none.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DETAILED = (
     *(*DETAILS[:1], "Model ID", "Task ID", "Stream ID", *DETAILS[1:3], "OP State", *DETAILS[3:8]),
     *("Mix Block Num", "HF32 Eligible", *DETAILS[8:], "Context ID"),
 )
-"""Those of kernels above level 0."""
+"""The columns of kernels above level 0."""
 STATISTIC = (
     *("Device_id", "OP Type", "Core Type", "Count", "Total Time(us)", "Min Time(us)"),
     *("Avg Time(us)", "Max Time(us)", "Ratio(%)"),
@@ -53,14 +53,14 @@ STEPS = (
     *("Communication(Not Overlapped and Exclude Receive)", "Preparing"),
 )
 WITH_CUBE = ("AI_CORE", "MIX_AIC")
-"""Cores of kernels whose time counts as that of AI cores."""
+"""Kinds of cores whose time counts as that of AI cores."""
 COMMUNICATION = "COMMUNICATION"
-"""In place of the cores of what cards exchange."""
+"""The kind of cores of an exchange between cards."""
 MISSING = "N/A"
 NO_MODEL = (1 << 32) - 1
-"""What stands for the model of kernels outside of a graph."""
+"""The model number of kernels outside of a graph."""
 CALL_LINES = ";\r\n"
-"""Between the frames of a call stack."""
+"""The separator of the frames of a call stack."""
 
 
 def write_kernels(
@@ -68,12 +68,12 @@ def write_kernels(
 ) -> None:
     """A row for each kernel; with more than one step, its step comes first.
 
-    Above level 0 also its task and stream, and what the pipes of its cores did.
+    Above level 0 also its task and stream, and the utilisation of the pipes of its cores.
     """
     columns = DETAILED if config.is_detailed else DETAILS
     if config.has_counters:
         columns = (*columns, *counters.columns(spec))
-    # Kernels that are launched again have the same trace.
+    # Repeated launches of a kernel share one trace, so the cells are cached.
     pipes = cache(partial(counters.counters, spec))
     has_steps = len(recorded.steps) > 1
     rows, ended_us = [], None
@@ -96,13 +96,13 @@ def write_kernels(
 
 
 def _in_order(recorded: Recorded) -> list[Kernel | Event]:
-    """What ran on the card, as it began."""
+    """The kernels and exchanges on the card, in order of their start."""
     found: list[Kernel | Event] = [*recorded.kernels, *recorded.exchanges]
     return sorted(found, key=lambda one: (one if isinstance(one, Event) else one.event).start_us)
 
 
 def _exchange(event: Event, number: int, times: tuple[float, ...], columns: Sequence[str]) -> Row:
-    """The row of what cards exchange, which has neither operands nor cores."""
+    """The row of an exchange between cards, which has neither operands nor cores."""
     start, time, wait = (f"{us:.3f}" for us in times)
     known = {
         "Device_id": 0,
@@ -121,7 +121,8 @@ def _exchange(event: Event, number: int, times: tuple[float, ...], columns: Sequ
 
 
 def _with_task(row: Row, kernel: Kernel, number: int) -> Row:
-    """*row* of the lowest level with the cells between; a block of a mix has two vector cores."""
+    """Insert the cells of the task into *row* of level 0; a block of a mixed kernel has two vector
+    cores."""
     vectors = 2 * kernel.run.plan.block_dim if kernel.run.plan and kernel.cores == "MIX_AIC" else 0
     tasks = [NO_MODEL, number, kernel.event.stream]
     first, last = [*tasks, *row[1:3], "dynamic"], [vectors, "NO", *row[8:], MISSING]
@@ -147,7 +148,7 @@ def write_statistic(path: Path, recorded: Recorded) -> None:
 def write_operations(path: Path, recorded: Recorded) -> None:
     """A row for each operation of torch, in order, with the time of its kernels.
 
-    None is part of another, so that its own time is its total.
+    Operations are not nested, so the own time of each is its total time.
     """
     own = [[0.0, 0.0] for _ in recorded.calls]
     for kernel in recorded.kernels:
@@ -162,12 +163,12 @@ def write_operations(path: Path, recorded: Recorded) -> None:
 
 
 def shapes_of(call: Call) -> str:
-    """The shapes of its tensors, as profilers write them."""
+    """The shapes of the tensors of *call*, in the format of profilers."""
     return ";".join(",".join(map(str, shape)) for shape in call.inputs)
 
 
 def write_steps(path: Path, recorded: Recorded) -> None:
-    """A row for each step: how long the card computed, and how long it had nothing to do."""
+    """A row for each step: how long the card computed, and how long it was idle."""
     rows = []
     for step in recorded.steps:
         within = [kernel for kernel in recorded.kernels if kernel.step == step.number]
@@ -179,7 +180,7 @@ def write_steps(path: Path, recorded: Recorded) -> None:
         free_us = max(0.0, step.end_us - step.start_us - computing_us - alone_us)
         began_us = [*(kernel.event.start_us for kernel in within), *(e.start_us for e in exchanges)]
         first_us = min(began_us, default=step.end_us)
-        # A stage without bubbles is all of the step.
+        # Without pipeline bubbles, the stage is the whole step.
         whole_us = step.end_us - step.start_us
         cells = (computing_us, alone_us, hidden_us, moving_us, free_us, whole_us, 0.0, alone_us)
         rows.append([0, step.number, *map(_us, cells), _us(first_us - step.start_us)])
@@ -187,7 +188,7 @@ def write_steps(path: Path, recorded: Recorded) -> None:
 
 
 def _both_us(one: Event, other: Event) -> float:
-    """How long both were under way."""
+    """The time for which both events overlap."""
     end_us = min(one.start_us + one.time_us, other.start_us + other.time_us)
     return max(0.0, end_us - max(one.start_us, other.start_us))
 

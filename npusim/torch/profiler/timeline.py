@@ -1,9 +1,9 @@
-"""`trace_view.json` of a profile, as the vendor's profiler writes it and its tools read it.
+"""`trace_view.json` of a profile, in the format of the vendor's profiler and tools.
 
 A list of events in the Chrome trace format, times in microseconds: operations of torch in the
-process Python, kernels by stream in Ascend Hardware, when anything computes in Overlap Analysis,
+process Python, kernels by stream in Ascend Hardware, computing and free time in Overlap Analysis,
 and an arrow `async_npu` from each operation to each of its kernels. Names and fields are those that
-msprof-analyze 26.2.0 looks for (trace_event_bean.py, timeline_op_collector.py).
+msprof-analyze 26.2.0 reads (trace_event_bean.py, timeline_op_collector.py).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = ["write_timeline"]
 PROCESSES = {1: "Python", 2: "Ascend Hardware", 3: "Overlap Analysis"}
 PYTHON, HARDWARE, OVERLAP = PROCESSES
 THREAD = 1
-"""The one of the script."""
+"""The thread of the script."""
 COMPUTING, FREE = 1, 2
 EXCHANGES = 1000
-"""The thread of collectives, which are next to those of streams."""
+"""The thread of collectives, separate from those of streams."""
 NEXT_US = 0.0005
-"""Half of what the last digit of a time shows: kernels that are no further apart follow."""
+"""Half of the last digit of a time: kernels that are no further apart count as adjacent."""
 
 
 def timeline(recorded: Recorded) -> list[Json]:
@@ -49,7 +49,7 @@ def timeline(recorded: Recorded) -> list[Json]:
 
 
 def write_timeline(path: Path, recorded: Recorded) -> None:
-    """Write the events of *recorded*, one a line. Raises OSError."""
+    """Write the events of *recorded*, one on each line. Raises OSError."""
     lines = ",\n".join(json.dumps(event) for event in timeline(recorded))
     path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
@@ -67,8 +67,8 @@ def _complete(
 
 
 def _operations(recorded: Recorded) -> Iterator[Json]:
-    """Steps and operations; an operation says of itself if a card would run a kernel for it that is
-    not simulated."""
+    """Steps and operations; an operation is marked if a card would run a kernel for it that is not
+    simulated."""
     steps, calls = recorded.host_us
     missing = {
         call
@@ -125,7 +125,7 @@ def _exchange(recorded: Recorded, event: Event) -> Json:
 
 
 def _overlap(recorded: Recorded) -> Iterator[Json]:
-    """When kernels run, and in the steps, when none does."""
+    """The times at which kernels run, and those in the steps at which none does."""
     busy = _together([(kernel.event.start_us, kernel.end_us) for kernel in recorded.kernels])
     for span in busy:
         yield _complete("Computing", (OVERLAP, COMPUTING), span, recorded.lead_us, args={})
@@ -141,7 +141,7 @@ def _overlap(recorded: Recorded) -> Iterator[Json]:
 
 
 def _together(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """*spans*, which ascend, those that follow each other as one."""
+    """Merge adjacent spans of *spans*, which are sorted."""
     found: list[tuple[float, float]] = []
     for start_us, end_us in spans:
         if found and start_us - found[-1][1] < NEXT_US:

@@ -1,4 +1,4 @@
-"""`torch_npu.testing`: what torch_npu's own tests are written with."""
+"""`torch_npu.testing`: the tools with which torch_npu's own tests are written."""
 
 from __future__ import annotations
 

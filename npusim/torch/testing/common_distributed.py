@@ -1,4 +1,4 @@
-"""`torch_npu.testing.common_distributed`: which tests want several cards."""
+"""`torch_npu.testing.common_distributed`: skip tests that need several cards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["skipIfUnsupportMultiNPU"]
 def skipIfUnsupportMultiNPU(  # noqa: N802
     npu_number_needed: int,
 ) -> Callable[[Callable[..., object]], Callable[..., object]]:
-    """Skips a test unless there are as many cards: one, or as many as torchrun has started."""
+    """Skip a test unless there are *npu_number_needed* cards: one for each process of torchrun."""
 
     def skipped(test: Callable[..., object]) -> Callable[..., object]:
         @wraps(test)

@@ -1,4 +1,4 @@
-"""`torch_npu.testing.common_utils`: inputs for tests, and which cards a test is for."""
+"""`torch_npu.testing.common_utils`: inputs for tests, and the cards that a test supports."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 ANY = -1
-"""Whatever format a tensor has."""
+"""Any format of a tensor."""
 BROADCAST = (((2, 3, 4, 5), (1, 1, 1)), ((2, 3, 4, 5), (4, 5)))
 """Shapes of two operands, of which the second is broadcast."""
 
@@ -44,7 +44,7 @@ def set_npu_device() -> str:
 
 @contextmanager
 def freeze_rng_state() -> Iterator[None]:
-    """Afterwards random numbers go on from where they were."""
+    """Restore the state of the random number generators at the end."""
     state = torch.get_rng_state()
     try:
         yield
@@ -60,7 +60,7 @@ def create_common_tensor(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The same random numbers on the CPU and on the card.
 
-    *item*: numpy dtype, format, shape, and what a test adds for itself.
+    *item*: numpy dtype, format, shape, and further items for the test itself.
     """
     dtype, npu_format, shape, *_ = item
     numbers = np.random.uniform(minValue, maxValue, size=shape).astype(dtype)
@@ -77,7 +77,7 @@ def create_dtype_tensor(
     no_zero: bool = False,
     device: torch.device | str | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same, of a torch dtype; *no_zero* puts ones in the place of zeros."""
+    """:func:`create_common_tensor` with a torch dtype; *no_zero* replaces zeros by ones."""
     if dtype == torch.bool:
         on_cpu = torch.from_numpy(np.random.choice([True, False], size=shape))
     else:
@@ -90,7 +90,7 @@ def create_dtype_tensor(
 def test_2args_broadcast(
     function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
 ) -> list[list[Any]]:
-    """What *function* of two operands gives on the CPU and on the card, as arrays, by pairs."""
+    """The results of *function* of two operands on the CPU and on the card, as pairs of arrays."""
     found = []
     for shapes in BROADCAST:
         pairs = [create_common_tensor((np.float32, ANY, shape), 0, 1) for shape in shapes]
@@ -100,13 +100,13 @@ def test_2args_broadcast(
 
 
 test_2args_broadcast.__test__ = False  # type: ignore[attr-defined]
-"""It is no test itself, whatever pytest thinks of its name."""
+"""It is not a test, although pytest would collect it by its name."""
 
 
 def check_operators_in_prof(
     expected_operators: Sequence[str], prof: Any, unexpected_operators: Sequence[str] = ()
 ) -> bool:
-    """Whether *prof* of torch has all operators that are expected and none that is not."""
+    """Whether *prof* of torch has all expected operators and none of the unexpected ones."""
     found = {each.key.replace("cached_", "") for each in prof.key_averages()}
     return found.issuperset(expected_operators) and found.isdisjoint(unexpected_operators or ())
 
@@ -119,7 +119,7 @@ def _placed(on_cpu: torch.Tensor, npu_format: int, device: object) -> torch.Tens
 
 
 class SupportedDevices:
-    """Skips a test unless the card's name begins with one of those that are given."""
+    """Skips a test unless the card's name starts with one of the given names."""
 
     def __init__(self, supported_devices: str | Sequence[str]) -> None:
         names = [supported_devices] if isinstance(supported_devices, str) else supported_devices

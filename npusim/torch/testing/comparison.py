@@ -1,17 +1,18 @@
 """When two results count as equal in torch_npu's tests.
 
-With *prec* for most types and *prec16* for float16 as p, and m so small that it only keeps a zero
-from dividing (1e-9, for float16 6e-8):
+With p = *prec*, or *prec16* for float16, and a small m that only avoids a division by zero (1e-9,
+for float16 6e-8):
 
 .. code-block:: text
 
     |y - x| <= p                            near
     |y - x| / (max(|x|, |y|) + m) <= p      in proportion
 
-NaN is near NaN, and in proportion. The results differ if more than p of the elements are not near,
-and more than p of them not in proportion. bool must be equal; bfloat16 must be `torch.allclose`
-with p = *prec16* for both tolerances. Source: Ascend/pytorch torch_npu/testing/testcase.py. Assumed
-here: differences are taken in float64, so that none wraps or overflows, and equal infinities agree.
+NaN is near NaN, and in proportion. The results differ if more than a share p of the elements is not
+near, and more than a share p is not in proportion. bool must be equal; bfloat16 must be
+`torch.allclose` with p = *prec16* for both tolerances. Source: Ascend/pytorch
+torch_npu/testing/testcase.py. Assumed here: differences are taken in float64, so that none wraps or
+overflows, and equal infinities agree.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from npusim.data.dtypes import Array
 __all__ = ["difference"]
 
 LEAST, LEAST_FLOAT16 = 10e-10, 6e-8
-"""What is added to what is divided by."""
+"""Added to the divisor."""
 AT_ONCE = 1 << 20
 """Elements that are compared at a time, as float64."""
 
 
 def difference(x: Any, y: Any, prec: float, prec16: float, convert: bool) -> str | None:
-    """What is different, None if nothing; *convert* first makes x of y's dtype."""
+    """Describe the difference, or return None; *convert* first casts x to the dtype of y."""
     if isinstance(x, Sequence) and isinstance(y, Sequence):
         parts = (difference(a, b, prec, prec16, convert) for a, b in zip(x, y, strict=False))
         return next((part for part in parts if part is not None), None)

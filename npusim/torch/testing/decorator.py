@@ -14,7 +14,7 @@ __all__ = ["Dtypes", "Formats", "instantiate_tests"]
 
 
 class _Choices:
-    """Notes on a test which values one of its parameters takes."""
+    """Records on a test the values of one of its parameters."""
 
     parameter = ""
 
@@ -28,21 +28,21 @@ class _Choices:
 
 
 class Dtypes(_Choices):
-    """The dtypes that a test takes as `dtype`."""
+    """The values of a test's parameter `dtype`."""
 
     parameter = "dtype"
 
 
 class Formats(_Choices):
-    """The formats that a test takes as `npu_format`."""
+    """The values of a test's parameter `npu_format`."""
 
     parameter = "npu_format"
 
 
 def instantiate_tests(cls: object) -> object:
-    """Replace each test of *cls* that has choices by one for each combination.
+    """Replace each parametrised test of *cls* by one for each combination of values.
 
-    One that takes a `device` is given the card.
+    A test with a parameter `device` gets the card.
     """
     for name, test in list(vars(cls).items()):
         choices = getattr(test, "choices", None)

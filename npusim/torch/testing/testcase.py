@@ -16,7 +16,7 @@ from npusim.torch.testing.comparison import difference
 __all__ = ["TestCase", "run_tests", "set_rng_seed"]
 
 SEED = 666
-"""Where the variable SEED of the environment says nothing (Ascend/pytorch@9e73e70, testcase.py)."""
+"""The default of the environment variable SEED (Ascend/pytorch@9e73e70, testcase.py)."""
 ARRAYS = (torch.Tensor, np.ndarray)
 
 
@@ -36,7 +36,7 @@ class TestCase(unittest.TestCase):
     """Tests that start with the same random numbers each."""
 
     precision = 1e-5
-    """How far elements may be apart in :meth:`assertEqual`."""
+    """The tolerance of elements in :meth:`assertEqual`."""
 
     def setUp(self) -> None:
         set_rng_seed(int(os.environ.get("SEED", SEED)))
@@ -50,16 +50,16 @@ class TestCase(unittest.TestCase):
         auto_trans_dtype: bool = False,
         message: str | None = None,
     ) -> None:
-        """Fail where :mod:`npusim.torch.testing.comparison` finds a difference."""
+        """Fail if :mod:`npusim.torch.testing.comparison` finds a difference."""
         found = difference(x, y, prec, prec16, auto_trans_dtype)
         if found is not None:
             self.fail(found if message is None else f"{message}: {found}")
 
     def assertEqual(self, first: object, second: object, *rest: object, **named: object) -> None:  # noqa: N802
-        """Tensors and arrays: the same shape, NaN in the same places, elements no further apart
-        than `prec`; so are numbers. Lists: part by part.
+        """Tensors and arrays must have the same shape, NaN at the same indices, and elements that
+        differ by at most `prec`; so must numbers. Lists are compared element by element.
 
-        Anything else is compared as unittest does. *rest*: prec and message, as torch_npu has them.
+        Anything else is compared as in unittest. *rest*: prec and message, as in torch_npu.
         """
         options: dict[str, Any] = dict(zip(("prec", "message"), rest, strict=False)) | named
         message = options.get("message") or options.get("msg")
@@ -76,11 +76,12 @@ class TestCase(unittest.TestCase):
             super().assertEqual(first, second, message)
 
     def assertExpectedInline(self, actual: object, expected: str, skip: int = 0) -> None:  # noqa: N802, ARG002
-        """Fail where the words of *actual* are not *expected*, which is never rewritten here."""
+        """Fail if the text of *actual* is not *expected*, which is never rewritten here."""
         super().assertEqual(str(actual), expected)
 
     def assertNotEqual(self, first: object, second: object, *rest: Any, **named: Any) -> None:  # noqa: N802
-        """Tensors and arrays of one shape: an element further apart than `prec`."""
+        """Tensors and arrays of the same shape must have an element that differs by more than
+        `prec`."""
         if not isinstance(first, ARRAYS) or not isinstance(second, ARRAYS):
             super().assertNotEqual(first, second, named.get("message") or named.get("msg"))
             return

@@ -1,4 +1,4 @@
-"""`torchair`: graph mode, in which a compiled model is one launch."""
+"""`torchair`: graph mode, in which a compiled model runs with one launch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`torchair.configs.compiler_config`: the options of a compilation.
 
-Options that steer what is not simulated are taken and change nothing: scripts set them. Names and
-values that are not listed are refused (both as in the torchair of torch_npu 2.14.0).
+Options for features that are not simulated are accepted without effect, because scripts set them.
+Names and values that are not listed raise an error (both as in the torchair of torch_npu 2.14.0).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ KINDS: dict[type, str] = {
     dict: "any dict",
     FunctionType: "any function",
 }
-"""What an option takes besides values that it lists."""
+"""The kinds of values that an option accepts in addition to the listed ones."""
 
 
 class _Options:
-    """Named options, each one of a few values; a name may also lead to further options."""
+    """Named options, each with a few allowed values; a name may also be a group of options."""
 
     def __init__(self, path: str, /, **options: Any) -> None:
-        """*options*: name -> the values it may take, the default first; or an _Options."""
+        """*options*: name -> the allowed values, the default first; or an _Options."""
         vars(self)["_path"] = path
         vars(self)["_values"] = {n: v for n, v in options.items() if not isinstance(v, _Options)}
         for name, option in options.items():
@@ -66,7 +66,7 @@ class _Options:
 
 
 def _is_one_of(value: object, allowed: tuple[object, ...]) -> bool:
-    """Whether *value* is among those listed, of the same type, or of a kind that is taken."""
+    """Whether *value* is one of *allowed*, with the same type, or of an allowed kind."""
     if any(type(value) is type(one) and value == one for one in allowed):
         return True
     kinds = tuple(one for one in allowed if isinstance(one, type))
@@ -76,7 +76,7 @@ def _is_one_of(value: object, allowed: tuple[object, ...]) -> bool:
 
 
 class CompilerConfig(_Options):
-    """What `torchair.get_npu_backend` is given.
+    """The configuration for `torchair.get_npu_backend`.
 
     `debug.graph_dump.type` is "txt", "pbtxt" or "py": each compiled graph is written to a file in
     `debug.graph_dump.path`, as torch prints it.

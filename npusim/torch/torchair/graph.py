@@ -1,4 +1,4 @@
-"""The backend of `torch.compile` for the card: the same kernels, started by one launch."""
+"""The backend of `torch.compile` for the card: the same kernels, with one launch."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def get_npu_backend(
 
 
 def _dump(graph: torch.fx.GraphModule, name: str, folder: str, kind: str) -> None:
-    """Write the graph under the name that torchair gives it, for the one rank there is."""
+    """Write the graph under torchair's file name, for a single rank."""
     stamp = time.strftime("%Y%m%d%H%M%S")
     file = f"dynamo_optimized_{name}_rank_0_pid_{os.getpid()}_ts_{stamp}.{kind}"
     text = graph.print_readable(print_output=False)

@@ -1,4 +1,4 @@
-"""`torchair.inference`: models compiled once, for shapes that are known beforehand."""
+"""`torchair.inference`: models compiled once, for shapes that are known in advance."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from npusim.torch.torchair.graph import get_npu_backend
 __all__ = ["cache_compile", "set_dim_gears"]
 
 MOST_GEARS = 100
-"""Sizes that a dimension may be prepared for; the least is 2 (torchair, inference)."""
+"""Most sizes for which a dimension can be prepared; at least 2 (torchair, inference)."""
 
 
 def cache_compile(
@@ -28,8 +28,8 @@ def cache_compile(
     custom_decompositions: object = None,
     ge_cache: bool = False,  # noqa: ARG001
 ) -> Callable[..., object]:
-    """*func* compiled as a whole. A card keeps what it compiled in *cache_dir*; nothing here takes
-    long enough for that, so the folder stays as it is."""
+    """Compile *func* as a whole. On a card the result is stored in *cache_dir*; compilation is fast
+    here, so the folder is not used."""
     backend = get_npu_backend(compiler_config=config, custom_decompositions=custom_decompositions)
     compiled: Callable[..., object] = torch.compile(
         func, backend=backend, fullgraph=True, dynamic=dynamic
@@ -40,7 +40,7 @@ def cache_compile(
 def set_dim_gears(t: torch.Tensor, dim_gears: Mapping[int, Sequence[int]]) -> None:
     """Prepare *t* for the sizes `dim_gears[dim]` of its dimension *dim*, 2 to 100 of them.
 
-    Here each size is compiled when it comes. Raises ValueError for what torchair refuses.
+    Here each size is compiled when it is first used. Raises ValueError if torchair would.
     """
     for dim, gears in dim_gears.items():
         if not isinstance(dim, int) or not 0 <= dim < t.dim():

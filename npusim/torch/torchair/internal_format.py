@@ -1,4 +1,4 @@
-"""`torchair.experimental.inference`: weights laid out as the matrix unit reads them."""
+"""`torchair.experimental.inference`: weights in the layout that the cube reads."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from npusim.torch.formats import NZ
 __all__ = ["use_internal_format_weight"]
 
 CAST_ON = ("Ascend310P", "Ascend910B")
-"""Chips whose weights it casts, by torch_npu's device name (torchair, experimental/inference)."""
+"""Chips for which it casts weights, by torch_npu's device name (torchair, experimental/inference).
+"""
 
 
 def use_internal_format_weight(model: torch.nn.Module) -> None:
     """Prepare every LinearWeightQuant in *model*, in place.
 
-    A quant_scale goes through npu_trans_quant_param with its offset, on every chip; the weight goes
-    to FRACTAL_NZ on Atlas inference and A2. Raises OpError where the operators do.
+    A quant_scale with its offset is converted by npu_trans_quant_param on every chip; the weight is
+    cast to FRACTAL_NZ on Atlas inference and A2. Raises OpError if one of the operators does.
     """
     for layer in model.modules():
         if not isinstance(layer, LinearWeightQuant):

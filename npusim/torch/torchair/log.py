@@ -1,4 +1,4 @@
-"""`torchair.core.utils`: the logger that scripts set the level of."""
+"""`torchair.core.utils`: the logger, whose level scripts set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`torch.npu.npugraph_ex`: graph mode on graphs of `torch.npu`; here both are one launch."""
+"""`torch.npu.npugraph_ex`: graph mode with graphs of `torch.npu`; here both run as one launch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def compile_fx(
     example_inputs: Sequence[object] | None = None,
     options: dict[str, object] | None = None,  # noqa: ARG001
 ) -> Any:
-    """*gm* as one launch. *options* steer what is not simulated, and change nothing."""
+    """Run *gm* as one launch. *options* are for features that are not simulated, without effect."""
     return get_npu_backend()(gm, example_inputs)
 
 

@@ -1,7 +1,7 @@
-"""`torchair.scope`: wishes for a part of a graph, said around it with `with`.
+"""`torchair.scope`: context managers with hints for a part of a graph.
 
-All streams share one line of time here, and a graph is one launch anyway, so the wishes that only
-order kernels or join their launches change nothing.
+All streams share one timeline here, and a graph is one launch anyway, so hints that only order
+kernels or join their launches have no effect.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ def npu_stream_switch(
     stream_priority: int = 0,  # noqa: ARG001
     enable_inner_parallel: bool = True,  # noqa: ARG001
 ) -> AbstractContextManager[None]:
-    """Kernels inside go to another stream, which here shares the line of time."""
+    """Kernels inside run on another stream, which shares the timeline here."""
     return nullcontext()
 
 
 def npu_wait_tensor(self: torch.Tensor, dependency: torch.Tensor) -> torch.Tensor:  # noqa: ARG001
-    """*self*, once *dependency* is there, which it is."""
+    """*self*, after *dependency* is ready, which it always is here."""
     return self
 
 
 def super_kernel(scope: str, options: str = "") -> AbstractContextManager[None]:  # noqa: ARG001
-    """Kernels inside are one kernel; what that saves is not simulated."""
+    """Kernels inside are fused into one kernel; the time that this saves is not simulated."""
     return nullcontext()
 
 
 def deterministic(level: int) -> AbstractContextManager[None]:
-    """Results do not depend on chance, which they never do here. Raises ValueError for a level
-    that is not 0 to 3."""
+    """Make results deterministic, which they always are here. Raises ValueError for a level that is
+    not 0 to 3."""
     if level not in (0, 1, 2, 3):
         raise ValueError(
             f"torchair.scope.deterministic: level must be 0, 1, 2 or 3, not {level!r}; use one"
@@ -53,7 +53,7 @@ def deterministic(level: int) -> AbstractContextManager[None]:
 
 
 def op_never_timeout(enable: bool = True) -> AbstractContextManager[None]:  # noqa: ARG001
-    """Kernels inside may take as long as they want, which they may here."""
+    """Disable the timeout of kernels inside; there is none here."""
     return nullcontext()
 
 

@@ -1,4 +1,4 @@
-"""A call of an operation of torch that has run, and what the kernels of a card do for it."""
+"""A finished call of a torch operation, from which the work of a card's kernels is derived."""
 
 from __future__ import annotations
 
@@ -32,22 +32,23 @@ FLOATS = (*HALF, torch.float32)
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An operation of torch that has run."""
+    """A finished call of a torch operation."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     inputs: list[torch.Tensor]
-    """The tensors among them on npu, those of lists too, but for what is written to."""
+    """The npu tensors among the arguments, including those in lists, except tensors that are
+    written to."""
     outputs: list[torch.Tensor]
 
     def value(self, place: int, name: str, default: Any = None) -> Any:
-        """The argument at *place*, or called *name*."""
+        """The argument at position *place* or with keyword *name*."""
         return self.args[place] if place < len(self.args) else self.kwargs.get(name, default)
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """An operator of npusim that does what a kernel of another name does."""
+    """An operator of npusim that stands in for a kernel with another name."""
 
     kernel: str
     op: str
@@ -59,12 +60,12 @@ Rule = Callable[[Call, str], Works]
 
 
 def bits_of(x: torch.Tensor) -> int:
-    """Bits of an element."""
+    """Bits of an element of *x*."""
     return int(x.element_size()) * 8
 
 
 def axis_of(x: torch.Tensor, dim: int) -> tuple[int, int, int]:
-    """Elements before *dim*, along it and behind it."""
+    """The products of the sizes before *dim*, along it and after it."""
     if x.dim() == 0:
         return 1, 1, 1
     dim %= x.dim()
@@ -81,17 +82,17 @@ def elements(
     steps: Sequence[str],
     count: int,
 ) -> Stream:
-    """A stream of *count* elements of tensors of those types; numbers stay in registers."""
+    """A stream over *count* elements of *inputs* and *outputs*; scalars stay in registers."""
     loads = tuple(min(bits_of(x), 64) for x in inputs if x.numel() > 1 or count == 1)
     stores = tuple(min(bits_of(y), 64) for y in outputs)
     return Stream(kernel=kernel, elements=count, loads=loads, stores=stores, steps=tuple(steps))
 
 
 def cast(count: int, of: int, to: int) -> Stream:
-    """A Cast of *count* elements between so many bits."""
+    """A Cast of *count* elements from *of* bits to *to* bits."""
     return Stream(kernel="Cast", elements=count, loads=(of,), stores=(to,))
 
 
 def move(x: torch.Tensor) -> Work:
-    """TensorMove, which an operation that is not in place launches first."""
+    """TensorMove, which an out-of-place operation launches first."""
     return elements("TensorMove", [x], [x], (), x.numel())

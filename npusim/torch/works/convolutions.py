@@ -1,4 +1,4 @@
-"""Rules of convolutions: Conv2D and its gradients, timed as the products that they are."""
+"""Rules of convolutions: Conv2D and its gradients, timed as matrix products."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from npusim.torch.works.work import Work
 __all__ = ["backward", "forward"]
 
 CHANNELS = 16
-"""Channels that lie together in NC1HWC0, and that the cube takes at once."""
+"""Adjacent channels in NC1HWC0, which the cube processes at once."""
 
 
 def forward(call: Call, kernel: str) -> Works:
-    """Conv2D between TransDatas of x, of the weight and of the result.
+    """Conv2D, with a TransData each for x, the weight and the result.
 
-    Conv2D is timed as the product that it is of what load3d takes from the image: rows are places
-    of the result, k is channels times places of the filter. Of groups so many go together that
-    they fill what the cube takes.
+    Conv2D is timed as the matrix product of the patches that load3d reads from the image: its rows
+    are positions of the result, its k is channels times positions of the filter. As many groups are
+    combined as fill the channels that the cube processes at once.
     """
     x, weight, _, *_ = call.args
     y = call.outputs[0]
@@ -36,8 +36,8 @@ def forward(call: Call, kernel: str) -> Works:
 
 
 def backward(call: Call, _: str) -> Works:
-    """The gradients of x and of the weight: Conv2DBackpropInput and Conv2DBackpropFilter, each as
-    its product."""
+    """The gradients of x and of the weight: Conv2DBackpropInput and Conv2DBackpropFilter, each
+    timed as a product."""
     grad, x, weight = call.args[:3]
     if call.args[6] or x.dtype not in FLOATS:
         return None
@@ -65,7 +65,7 @@ def backward(call: Call, _: str) -> Works:
 
 
 def _extents(y: torch.Tensor, weight: torch.Tensor, groups: int) -> tuple[int, int, int]:
-    """Rows, k and columns of the product of a group."""
+    """Rows, k and columns of the product of one group."""
     return y.numel() // y.shape[1], prod(weight.shape[1:]), weight.shape[0] // groups
 
 
@@ -84,7 +84,7 @@ def _product(
 
 
 def _turned_to_channels(x: torch.Tensor) -> Work:
-    """TransData: channels to the end, sixteen together, by turning twice."""
+    """TransData: move channels to the end in blocks of sixteen, with two transpositions."""
     return Stream(
         kernel="TransData",
         elements=x.numel(),

@@ -1,7 +1,7 @@
-"""Kernels that copy runs of bytes which lie apart: AsStrided and ViewCopy.
+"""Kernels that copy separate runs of bytes: AsStrided and ViewCopy.
 
-The runs are shared out evenly, and as many as the buffer holds are loaded by one instruction, a
-burst each, and stored by another one (assumed: neither kernel was read).
+Cores have even shares of the runs. One instruction loads as many runs as the buffer holds, one
+burst each, and another one stores them (assumed; neither kernel was read).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from npusim.torch.works.work import AHEAD, INPUT, OUTPUT, Work, kernel_of, room_
 __all__ = ["Runs"]
 
 WIDTH_BYTES = 4096
-"""Longer runs are cut."""
+"""Longer runs are split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs(Work):
-    """*runs* of *run_bytes*, which begin so many bytes apart in what is read and written."""
+    """*runs* runs of *run_bytes*, which start the given pitches apart in source and destination."""
 
     on_inference = False
     runs: int
@@ -50,8 +50,8 @@ class Runs(Work):
         def copy(src: GmView, dst: GmView) -> None:
             core.store(queue, core.load(queue, src), dst)
 
-        # Runs of a tensor that is turned lie within it, in more than one sweep: so far apart that
-        # all fit into half of the memory is as far as can be.
+        # The runs of a transposed tensor are within it, in several sweeps, so its pitch does not
+        # bound the extent. The pitch is limited so that all runs fit into half of the memory.
         most = max(self.run_bytes, spec.gm.capacity_bytes // (2 * self.runs))
         pitches = tuple(min(x, most) for x in (self.read_pitch_bytes, self.write_pitch_bytes))
         top, left = np.mgrid[0 : self.runs : height, 0 : self.run_bytes : width].reshape(2, -1)
@@ -68,6 +68,6 @@ class Runs(Work):
         read, written = ((self.runs - 1) * pitch + self.run_bytes for pitch in pitches)
         kernel = kernel_of(self.kernel, blocks, [(read, 8)], [(written, 8)])
         if self.write_pitch_bytes > self.run_bytes:
-            # What lies between the runs stays as it is.
+            # The bytes between the runs are not changed.
             kernel.inputs.update(kernel.outputs)
         return kernel

@@ -1,8 +1,7 @@
-"""Rules of operations that indices or masks steer: which rows a kernel moves, and how it finds
-them.
+"""Rules of operations with indices or masks: which rows a kernel moves, and how it finds them.
 
-ops-nn@e5c3fa9, index/*/op_api, and op-plugin@517f2e7 (AdvancedIndex.cpp): what masks choose is
-found first, by NonZero, and indices are checked by IndexCheck.
+ops-nn@e5c3fa9, index/*/op_api, and op-plugin@517f2e7 (AdvancedIndex.cpp): NonZero first turns masks
+into indices, and IndexCheck checks the indices.
 """
 
 from __future__ import annotations
@@ -43,15 +42,15 @@ __all__ = [
 ]
 
 FOUND = (*FLOATS, torch.bool, torch.int8, torch.uint8)
-"""What NonZero takes on A2 and A3 (non_zero.cpp); the AI CPU has the others."""
+"""Types that NonZero accepts on A2 and A3 (non_zero.cpp); others run on the AI CPU."""
 BLOCK_BYTES = 32
-"""Rows from here on are copied as they are, shorter ones by the scalar unit (index.py)."""
+"""Rows of at least this size are copied whole, shorter ones by the scalar unit (index.py)."""
 MOST_STREAMED = 50_000
-"""Rows of a table of short rows that Index streams through the buffer, at most (the same file)."""
+"""Most rows of a table of short rows that Index streams through the buffer (the same file)."""
 
 
 def _chosen(call: Call, indices: Sequence[torch.Tensor | None]) -> tuple[list[Work], int, int]:
-    """The kernels that find places of masks, how many indices a row has, and their bits."""
+    """The kernels that turn masks into indices, the number of indices for a row, and their bits."""
     works, count, bits = list[Work](), 0, 64
     for index in indices:
         if index is None:
@@ -73,7 +72,7 @@ def _compaction(mask: torch.Tensor, hits: int) -> Compaction:
 
 
 def indexed(call: Call, kernel: str) -> Works:
-    """Index: what masks choose is found first, then indices are looked at, then rows are moved."""
+    """Index: masks are turned into indices, the indices are checked, and rows are moved."""
     x, indices = call.args[0], list(call.args[1])
     works, count, bits = _chosen(call, indices)
     y = call.outputs[0]
@@ -83,7 +82,7 @@ def indexed(call: Call, kernel: str) -> Works:
 
 
 def _looked_at(count: int, bits: int) -> Work:
-    """IndexCheck: the least and the largest of all indices."""
+    """IndexCheck: the minimum and maximum of all indices."""
     return RowPasses(
         kernel="IndexCheck",
         rows=1,
@@ -103,7 +102,7 @@ def _rows(
     bits: int,
     adds: bool = False,
 ) -> list[Work]:
-    """*rows* of *width* elements of *table*, each by *count* indices."""
+    """Moves of *rows* rows of *width* elements of *table*, each addressed by *count* indices."""
     nbytes = width * table.element_size()
     table_rows = max(1, table.numel() // max(1, width))
     if nbytes < BLOCK_BYTES and count == 1 and table_rows <= MOST_STREAMED:
@@ -132,7 +131,7 @@ def _rows(
 
 
 def put(call: Call, kernel: str) -> Works:
-    """IndexPutV2, after what masks choose is found."""
+    """IndexPutV2, after masks are turned into indices."""
     x, indices, values = call.args[0], list(call.args[1]), call.args[2]
     works, count, bits = _chosen(call, indices)
     if works and values.numel() == 1:
@@ -145,7 +144,7 @@ def put(call: Call, kernel: str) -> Works:
 
 
 def index_add(call: Call, kernel: str) -> Works:
-    """InplaceScatterAdd; of 16 bits the indices are sorted first (aclnn_index_add.cpp)."""
+    """InplaceScatterAdd; for 16-bit elements the indices are sorted first (aclnn_index_add.cpp)."""
     x, dim, index = call.args[:3]
     before, _, width = axis_of(x, dim)
     works = [] if call.outputs[0] is x else [move(x)]
@@ -161,7 +160,7 @@ def index_add(call: Call, kernel: str) -> Works:
 
 
 def selected(call: Call, kernel: str) -> Works:
-    """GatherV3, of more rows than are simulated one by one: parts of x along an axis."""
+    """GatherV3 of parts of x along an axis, with more rows than are simulated one by one."""
     x, dim, index = call.args[:3]
     before, _, width = axis_of(x, dim)
     return _rows(kernel, x, before * index.numel(), width, 1, bits_of(index))
@@ -174,7 +173,7 @@ def looked_up(call: Call, kernel: str) -> Works:
 
 
 def gathered(call: Call, kernel: str) -> Works:
-    """GatherElementsV2: rows of x and of the index are loaded, and one instruction takes a row."""
+    """GatherElementsV2: rows of x and of the index are loaded; one instruction gathers a row."""
     x, index = call.args[0], call.args[2]
     if bits_of(index) == 64:
         yielded: list[Work] = [cast(index.numel(), 64, 32)]
@@ -191,7 +190,8 @@ def gathered(call: Call, kernel: str) -> Works:
 
 
 def scattered(call: Call, kernel: str) -> Works:
-    """ScatterElementsV2 of the first or last axis: the scalar unit moves one after the other."""
+    """ScatterElementsV2 along the first or last axis: the scalar unit moves the elements one by
+    one."""
     x, dim, index = call.args[:3]
     if x.dim() and dim % x.dim() not in (0, x.dim() - 1):
         return None
@@ -209,7 +209,7 @@ def scattered(call: Call, kernel: str) -> Works:
 
 
 def places_of(call: Call, _: str) -> Works:
-    """NonZero, where the AI core has it."""
+    """NonZero, if it runs on the AI core."""
     x = call.args[0]
     if x.dtype not in FOUND or x.dim() == 0:
         return None
@@ -217,7 +217,7 @@ def places_of(call: Call, _: str) -> Works:
 
 
 def counted(call: Call, kernel: str) -> Works:
-    """HistogramV2: the scalar unit counts on each core, and counts are added; then a Cast."""
+    """HistogramV2: the scalar unit of each core counts, the counts are summed; then a Cast."""
     x, y = call.args[0], call.outputs[0]
     work = ScalarMoves(
         kernel=kernel,

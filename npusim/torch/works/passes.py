@@ -1,13 +1,13 @@
-"""Kernels that go over rows several times: norms, reductions of any type, and what counts.
+"""Kernels that make several passes over rows: norms, reductions of any type, and counts.
 
-Cores have even shares of the rows. As many rows as fit are a tile, which passes the instructions of
-each pass; where a pass reduces, each row is folded onto one repeat, and one instruction reduces all
-of them. A row that does not fit is loaded once more for each pass, piece by piece, by one core.
-Numbers of rows pass the scalar unit where the vendor's kernel reads them.
+Cores have even shares of the rows. A tile has as many rows as fit, and each pass runs its
+instructions on the tile. If a pass reduces, each row is folded onto one repeat, and one instruction
+reduces all repeats. A row that does not fit is loaded again for each pass, piece by piece, by one
+core. The scalar results of rows go through the scalar unit if the vendor's kernel reads them there.
 
 CANN 8.1.RC1, dsl/unify_schedule/vector, norm/norm_tilingcase.py, and the tiling library of 2022,
-norm.cc and reduce_tiling_v3.cc. Order and number of instructions are assumed, since the generator
-is closed.
+norm.cc and reduce_tiling_v3.cc. Order and number of instructions are assumed, because the source of
+the generator is closed.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from npusim.torch.works.work import INPUT, OUTPUT, Work, by_bits, kernel_of, roo
 __all__ = ["Pass", "RowPasses"]
 
 MOST_ROWS = 64
-"""Rows of a tile: one instruction reduces so many repeats of each (assumed)."""
+"""Most rows of a tile: one instruction reduces this many repeats (assumed)."""
 NUMBER = "number"
-"""A register."""
+"""The register for a scalar result."""
 _UNARY = get_args(UnaryOp)
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Once over a row."""
+    """One pass over a row."""
 
     steps: tuple[str, ...] = ()
     """Instructions on each element."""
     reduces: bool = True
     by_scalar: bool = False
-    """Whether the number that comes out passes the scalar unit."""
+    """Whether the scalar result goes through the scalar unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowPasses(Work):
-    """*rows* of *columns* elements of *bits*, gone over in *passes*."""
+    """*passes* over *rows* rows of *columns* elements of *bits*."""
 
     on_inference = False
     rows: int
@@ -54,13 +54,13 @@ class RowPasses(Work):
     bits: int
     passes: tuple[Pass, ...]
     others: tuple[int, ...] = ()
-    """Bits of further operands of as many rows."""
+    """Element bits of further operands with as many rows."""
     parameters: tuple[int, ...] = ()
-    """Bits of further operands, a row for all."""
+    """Element bits of further operands with a single row, shared by all rows."""
     stores: tuple[int, ...] = ()
-    """Bits of what comes out as rows."""
+    """Element bits of the results that have whole rows."""
     numbers: tuple[int, ...] = ()
-    """Bits of what comes out as a number a row."""
+    """Element bits of the results that have one element for each row."""
 
     @property
     def size(self) -> int:
@@ -93,12 +93,12 @@ class RowPasses(Work):
 
     @property
     def _lane_bits(self) -> int:
-        """What an element is computed in: pairs of 32 bits where it has 64, float16 on the way."""
+        """Bits of the temporaries of an element: 32, or a pair of 32 for 64 bits, and a float16."""
         return (64 if 64 in self._own_bits else 32) + 16
 
 
 class _Tiles:
-    """The buffers of a core, and its stages."""
+    """The buffers and the stages of a core."""
 
     def __init__(self, core: VectorCore, work: RowPasses, height: int, width: int) -> None:
         self.core, self.work, self.width = core, work, width
@@ -120,7 +120,8 @@ class _Tiles:
         self.names += [f"{OUTPUT}{place}" for place in range(outputs)]
 
     def begin(self) -> None:
-        """Numbers of 64 bits have an upper half; what lies between rows is widened with them."""
+        """Clear the upper halves of 64-bit results, and the padding between rows, which is cast
+        together with the rows."""
         core = self.core
         core.duplicate(self.found, 0.0)
         if self.work.columns < self.width and self.loaded.dtype in (UINT8, FLOAT16):
@@ -147,7 +148,7 @@ class _Tiles:
         ]
 
     def _of_rows(self) -> list[GmView]:
-        """The results that have a number a row."""
+        """The results that have one element for each row."""
         first = len(self.work.stores)
         return [
             GmView.vector(f"{OUTPUT}{first + place}", by_bits(bits), self.work.rows)
@@ -181,7 +182,7 @@ class _Tiles:
         self._finish(rows, rest[len(work.parameters) :])
 
     def pieces(self, share: int, width: int) -> list[Step]:
-        """Rows one after the other, of each pass all pieces of *width*."""
+        """Rows one after the other: each pass goes over all pieces of *width*."""
         work, steps = self.work, list[Step]()
         count = ceil_div(work.columns, width)
         row, piece = (each.ravel() for each in np.mgrid[0 : work.rows, 0:count])
@@ -203,7 +204,7 @@ class _Tiles:
         return steps
 
     def go(self, each: Pass, x: GmView, views: tuple[GmView, ...]) -> None:
-        """A piece of a row in one pass; the last one has results and parameters."""
+        """Run one pass over a piece of a row; the last pass has results and parameters."""
         others, rest = views[: len(self.others)], views[len(self.others) :]
         count = len(self.stored) if rest else 0
         outputs, parameters = rest[:count], rest[count:]
@@ -231,7 +232,7 @@ class _Tiles:
         self.loaded.free(loaded)
 
     def _go(self, each: Pass, rows: int, width: int) -> None:
-        """Pass *each* over what was loaded."""
+        """Run pass *each* on the loaded rows."""
         core, values = self.core, self.values[: rows * width * self.pair]
         for step in each.steps:
             if step in _UNARY:
@@ -271,7 +272,7 @@ class _Tiles:
             self.core.store(queue, out, view)
 
     def _give(self, dst: Local, values: Local | None = None) -> None:
-        """What was computed as the type of *dst*."""
+        """Cast the computed values to the type of *dst*."""
         core, dtype, values = self.core, dst.dtype, values or self.values
         if dtype is UINT8:
             core.cast(self.half[: dst.count], values[: dst.count])

@@ -1,12 +1,13 @@
-"""Kernels that move rows which indices choose: Index, IndexPutV2, InplaceIndexAdd, Scatter.
+"""Kernels that move rows selected by indices: Index, IndexPutV2, InplaceIndexAdd, Scatter.
 
-The indices of a task are loaded together; the scalar unit reads one after the other and finds where
-its row lies. Rows of a block of 32 bytes and more are loaded and stored one after the other,
-through one buffer, in pieces where they are longer than half of it. Elements of shorter ones the
-scalar unit moves one by one. Which rows are asked for does not count: they are taken in turn.
+The indices of a task are loaded together; the scalar unit reads them one by one and computes the
+address of each row. Rows of at least one block of 32 bytes are loaded and stored one after the
+other, through one buffer, in pieces if they are longer than half of it. Elements of shorter rows
+are moved one by one by the scalar unit. The values of the indices do not matter: rows are read in
+order.
 
-ops-nn@e5c3fa9 index/index/op_api/aclnn_index.cpp and index_put_v2; of the kernels the Python of
-CANN 8.1.RC1, impl/dynamic/index.py, and scatter_elements of ops-nn. Assumed: that a task's elements
+ops-nn@e5c3fa9 index/index/op_api/aclnn_index.cpp and index_put_v2; for the kernels, the Python of
+CANN 8.1.RC1, impl/dynamic/index.py, and scatter_elements of ops-nn. Assumed: the elements of a task
 that the scalar unit moves are loaded and stored together.
 """
 
@@ -29,9 +30,9 @@ __all__ = ["RowMoves", "ScalarMoves"]
 TASK_ROWS = 128
 """Rows of a task of Index (index.py)."""
 FEW_ROWS, MOST_TABLE_ROWS = 32, 50_000
-"""The same where one index chooses a row, of a table of so many at most."""
+"""Rows of a task if one index selects a row, and the largest table for which this holds."""
 KEPT_BYTES = 4096
-"""Of the unified buffer that kernel leaves so much alone."""
+"""Bytes of the unified buffer that the kernel leaves unused."""
 INDEX, PLACE = "index", "place"
 """Registers."""
 OUT: tuple[Pipe, Pipe] = ("scalar", "mte3")
@@ -39,16 +40,16 @@ OUT: tuple[Pipe, Pipe] = ("scalar", "mte3")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowMoves(Work):
-    """*rows* of *row_bytes*, each chosen by *indices* numbers of *index_bits*."""
+    """*rows* rows of *row_bytes*, each selected by *indices* indices of *index_bits*."""
 
     rows: int
     row_bytes: int
     table_rows: int
-    """Rows of what they are taken from, or of what they are put into."""
+    """Rows of the tensor that they are read from or written to."""
     index_bits: int = 64
     indices: int = 1
     adds: bool = False
-    """Whether a row is added to what lies in its place, rather than copied."""
+    """Whether a row is added to the destination rather than copied."""
 
     @property
     def size(self) -> int:
@@ -56,7 +57,7 @@ class RowMoves(Work):
 
     @property
     def task_rows(self) -> int:
-        """Rows that a core takes at a time."""
+        """Rows that a core processes at a time."""
         is_one = self.indices == 1 and self.table_rows <= MOST_TABLE_ROWS
         return FEW_ROWS if is_one else TASK_ROWS
 
@@ -88,7 +89,7 @@ class RowMoves(Work):
 
 
 class _RowMover:
-    """The buffers of a core, and what happens to a task."""
+    """The buffers of a core, and the steps of a task."""
 
     def __init__(self, core: VectorCore, work: RowMoves) -> None:
         self.core, self.work = core, work
@@ -104,13 +105,13 @@ class _RowMover:
         core.claim_tails("vector" if work.adds else "mte2")
 
     def run(self, lists: GmView, table: GmView, output: GmView) -> None:
-        """Rows of *table* to those of *output*."""
+        """Copy or add rows of *table* to those of *output*."""
         core, work = self.core, self.work
         listed = core.load(self.listed, lists)
         for row in range(output.rows):
             for place in range(row * work.indices, (row + 1) * work.indices):
                 core.get_value(INDEX, listed[place : place + 1])
-                # (i + n) % n, times the stride, on top of what there is.
+                # The address: (i + n) % n, times the stride, plus the address so far.
                 for op in ("add", "mul", "add"):
                     core.alu(op, PLACE, INDEX, 1)
             src, dst = table.row(row % max(1, table.rows)), output.row(row)
@@ -136,16 +137,16 @@ class _RowMover:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalarMoves(Work):
-    """*count* elements of *bits* that the scalar unit moves one by one, as *count* indices say.
+    """*count* elements of *bits* that the scalar unit moves one by one, by *count* indices.
 
-    The *table* that they are taken from, or put into, passes the buffer of each core that has some.
+    The *table* that they are read from or written to is streamed through the buffers of the cores.
     """
 
     count: int
     bits: int
     table: int
     rows: int = 1
-    """Independent rows, which cores share: where there are fewer than cores, so many cores work."""
+    """Independent rows, which are distributed over the cores: at most this many cores work."""
     index_bits: int = 64
 
     @property

@@ -1,7 +1,7 @@
-"""From a call of an operation of torch to the works of the kernels that a card launches for it.
+"""Rules that derive the works of the launched kernels from a call of a torch operation.
 
-A rule is a function of the call and the name of its kernel. Where it gives None, a card runs the
-operation on its AI CPU, or nothing is known of its kernel.
+A rule is a function of the call and the name of its kernel. It returns None if a card runs the
+operation on its AI CPU, or if nothing is known about its kernel.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ __all__ = [
 ]
 
 SORTED = FLOATS
-"""What Sort and TopKV2 take; whole numbers are sorted by the AI CPU (ops-math, sort.cpp, topk.cpp).
-"""
+"""Types that Sort and TopKV2 accept; integers are sorted by the AI CPU (ops-math, sort.cpp,
+topk.cpp)."""
 
 
 # ---- over all elements ----
 
 
 def stream(*steps: str) -> Rule:
-    """An elementwise kernel: *steps* on each element of what comes out."""
+    """An elementwise kernel: the instructions *steps* on each element of the result."""
 
     def rule(call: Call, kernel: str) -> Works:
         found = max(call.outputs, key=torch.Tensor.numel)
@@ -60,18 +60,18 @@ def stream(*steps: str) -> Rule:
 
 
 def written(call: Call, kernel: str) -> Works:
-    """What is filled, whatever it held."""
+    """A kernel that fills its result without reading it."""
     return [elements(kernel, [], call.outputs, (), call.outputs[0].numel())]
 
 
 def moved(call: Call, kernel: str) -> Works:
-    """What comes out as it went in, in another place."""
+    """A kernel that copies its input unchanged."""
     found = call.outputs[0]
     return [elements(kernel, [found], [found], (), found.numel())]
 
 
 def strided(x: torch.Tensor, y: torch.Tensor) -> Works:
-    """AsStrided, or ViewCopy if *y* lies apart: what lies together in both is a run."""
+    """AsStrided, or ViewCopy if *y* is not contiguous; bytes adjacent in both are a run."""
     size = x.element_size()
     run = size
     for each, a, b in zip(
@@ -89,7 +89,7 @@ def strided(x: torch.Tensor, y: torch.Tensor) -> Works:
 
 
 def _pitch(x: torch.Tensor, run_bytes: int, runs: int) -> int:
-    """Bytes from run to run of *x*, on average."""
+    """The average distance between the starts of runs of *x*, in bytes."""
     steps = ((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
     span_bytes = int((sum(steps) + 1) * x.element_size())
     return max(run_bytes, (span_bytes - run_bytes) // max(1, runs - 1))
@@ -99,7 +99,7 @@ def _pitch(x: torch.Tensor, run_bytes: int, runs: int) -> int:
 
 
 def ranked(keeps_all: bool) -> Rule:
-    """Sort or TopKV2, and the Cast of its indices; Transposes around it along another axis."""
+    """Sort or TopKV2, and the Cast of its indices; with Transposes if it is not the last axis."""
 
     def rule(call: Call, kernel: str) -> Works:
         x, values = call.args[0], call.outputs[0]
@@ -143,7 +143,7 @@ def _turned(x: torch.Tensor) -> Work:
 
 
 def running(call: Call, kernel: str) -> Works:
-    """Cumsum of floats and int32; the AI CPU has int64."""
+    """Cumsum of floats and int32; int64 runs on the AI CPU."""
     y = call.outputs[0]
     if y.dtype not in (*FLOATS, torch.int32):
         return None
@@ -158,7 +158,7 @@ def running(call: Call, kernel: str) -> Works:
 
 
 def number_a_row(*steps: str, passes: int = 1, casts: bool = False) -> Rule:
-    """A reduction: of all axes that the results do not have; *casts* the indices behind it."""
+    """A reduction over all axes that the results lack; *casts*: a Cast of the indices follows."""
 
     def rule(call: Call, kernel: str) -> Works:
         x = call.args[0]
@@ -183,7 +183,7 @@ SCALED = Pass(("mul", "mul", "add"), reduces=False)
 
 
 def layer_norm(call: Call, kernel: str) -> Works:
-    """LayerNormV3: mean, variance, result; casts of mean and rstd where they come as half types."""
+    """LayerNormV3: mean, variance and result; Casts of mean and rstd if they are 16-bit floats."""
     x, shape, weight, bias = call.args[:4]
     columns = prod(shape)
     rows, bits = x.numel() // max(1, columns), bits_of(x)
@@ -208,7 +208,7 @@ def layer_norm(call: Call, kernel: str) -> Works:
 
 
 def statistics(call: Call, kernel: str) -> Works:
-    """GroupNormSilu with its activation off: sums of x and of its squares, then the result."""
+    """GroupNormSilu with the activation disabled: sums of x and of its squares, then the result."""
     x, groups = call.args[0], call.args[6]
     rows, bits = x.shape[0] * groups, bits_of(x)
     sums = Pass(("mul",), by_scalar=True)
@@ -225,7 +225,7 @@ def statistics(call: Call, kernel: str) -> Works:
 
 
 def channels(call: Call, kernel: str) -> Works:
-    """BNInfer, an elementwise kernel; in training BNTrainingReduce and BNTrainingUpdate."""
+    """BNInfer, an elementwise kernel; for training, BNTrainingReduce and BNTrainingUpdate."""
     x, is_training = call.args[0], call.value(5, "training", False)
     first: list[Work] = []
     if is_training:

@@ -1,10 +1,9 @@
-"""Kernels in which one thing waits for another: Cumsum, NonZero and Range.
+"""Kernels with serial dependencies: Cumsum, NonZero and Range.
 
-A running sum along the last axis adds a line of sixteen rows at a time, which have been turned so
-that lanes are rows; along another axis it adds whole rows (cum_computer.py of CANN 8.1.RC1).
-NonZero finds hits on all cores, which wait for each other; core 0 alone then moves them to the
-result (non_zero.py there). Assumed: how hits are dealt out, and that lines that do not fit come in
-pieces.
+A running sum along the last axis adds sixteen rows at a time, transposed so that each lane is a
+row; along another axis it adds whole rows (cum_computer.py of CANN 8.1.RC1). In NonZero all cores
+find hits and then synchronise; after that, core 0 alone moves them to the result (non_zero.py
+there). Assumed: the distribution of the hits, and that lines which do not fit are split.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from npusim.torch.works.work import INPUT, OUTPUT, Work, by_bits, kernel_of, roo
 __all__ = ["Compaction", "RunningSum"]
 
 LEAST, WHOLE = 32, 256
-"""Elements of a core at least, and those that a comparison takes whole, of any type."""
+"""Least elements of a core, and the elements of one comparison, for any type."""
 LANES = 16
 """Rows that are summed together along the last axis."""
 PLACES = "places"
-"""The workspace of hits."""
+"""The workspace for the indices of hits."""
 READY = 0
-"""The flag by which all cores wait for each other."""
+"""The flag on which all cores synchronise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +49,7 @@ class RunningSum(Work):
     def write(self, spec: DeviceSpec) -> Kernel:
         core, dtype = VectorCore(self.kernel, spec), by_bits(self.bits)
         is_turned = self.inner == 1
-        # Sixteen rows side by side are a line.
+        # A line is one element of each of sixteen rows.
         groups = ceil_div(self.outer, LANES) if is_turned else self.outer
         width = LANES if is_turned else align_up(self.inner, FLOATS_PER_BLOCK)
         most = align_down(room_bytes(spec) // (3 * dtype.nbytes(1) + 8), FLOATS_PER_REPEAT)
@@ -68,7 +67,7 @@ class RunningSum(Work):
                 line = values[start : start + width]
                 core.add(line, line, values[start - width : start])
             if is_turned:
-                # There and back: each line turns with fifteen others.
+                # Transpose, and transpose back; a transposition takes sixteen lines.
                 core.copy(values[:count], values[:count])
                 core.copy(values[:count], values[:count])
             loaded.free(source)
@@ -92,7 +91,7 @@ class RunningSum(Work):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction(Work):
-    """The places of *hits* among *elements* of *bits*, *axes* numbers each."""
+    """The indices of *hits* hits among *elements* elements of *bits*, with *axes* values each."""
 
     on_inference = False
     elements: int
@@ -134,11 +133,11 @@ class Compaction(Work):
 
 
 class _Finding:
-    """The buffers of a core that looks for hits, and its stages."""
+    """The buffers and the stages of a core that searches for hits."""
 
     def __init__(self, core: VectorCore, work: Compaction) -> None:
         self.core, self.axes, dtype = core, work.axes, by_bits(work.bits)
-        # What is loaded, its value, two numbers of its place, half a value, and a bit.
+        # The loaded element, its value, two numbers for its index, half a value, and a mask bit.
         each_bytes = dtype.nbytes(1) + 3 * INT32.nbytes(1) + 2 + 1
         most = align_down(room_bytes(core.spec) // each_bytes - WHOLE, WHOLE)
         self.held = held = min(align_up(work.elements, WHOLE), most)
@@ -148,7 +147,7 @@ class _Finding:
         core.claim_tails()
 
     def find(self, x: GmView, places: GmView) -> None:
-        """The places of what is not zero, one axis after the other."""
+        """Compute the indices of non-zero elements, one axis after the other."""
         core, count = self.core, align_up(x.columns, WHOLE)
         source, values, ramp = core.load(self.loaded, x), self.values[:count], self.ramp[:count]
         core.duplicate(values, 0.0)
@@ -167,7 +166,7 @@ class _Finding:
         core.store(self.found, out[: x.columns], places)
 
     def meet(self) -> None:
-        """Wait until all cores have found theirs."""
+        """Wait until all cores have found their hits."""
         self.core.end_stage()
         sync_all(self.core, "mte3", "mte2", READY)
 
@@ -188,7 +187,7 @@ class _Moving:
         self.count = np.diff([*self.start.tolist(), size])
 
     def move(self, places: GmView, out: GmView) -> None:
-        """Some hits, as numbers of 64 bits."""
+        """Move some hits to the result, as 64-bit integers."""
         core, count = self.core, out.columns
         source, wide = core.load(self.taken, places), self.given.alloc()
         lanes = wide[:count].as_dtype(INT32, 2 * count)

@@ -1,12 +1,13 @@
 """Kernels that sort rows: Sort and TopKV2.
 
-Keys are sorted as float32 with their indices: 32 at a time, then lists four by four. Rows go to the
-cores in turn. One that the buffer does not hold is sorted in parts, which are merged part after
-part from a workspace; where there are fewer rows than cores, all cores sort parts, wait for each
-other, and one core for each row merges them. Of the largest *k* no list is longer than *k*.
+Keys are sorted as float32 together with their indices: 32 at a time, then four lists are merged at
+a time. Rows are assigned to the cores in turn. A row that does not fit the buffer is sorted in
+parts, which are then merged through a workspace. If there are fewer rows than cores, all cores sort
+parts and synchronise, and one core for each row merges them. For the largest *k*, no list is longer
+than *k*.
 
-CANN 8.1.RC1, the names of modes in sort/sort_tilingcase.py. Assumed: that lists are merged as
-:mod:`npusim.ops._sorting` merges them, and that a part is what two lists of pairs leave room for.
+CANN 8.1.RC1, the names of modes in sort/sort_tilingcase.py. Assumed: lists are merged as in
+:mod:`npusim.ops._sorting`, and a part is as large as fits together with two lists of pairs.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from npusim.torch.works.work import INPUT, OUTPUT, Work, by_bits, kernel_of, roo
 __all__ = ["RowSort"]
 
 LANES = 64
-"""A part is a multiple of so many keys: a repeat of float32."""
+"""The keys of a part are a multiple of this: a repeat of float32."""
 PAIRS = "pairs"
-"""The workspace."""
+"""The workspace for pairs of a key and its index."""
 READY = 0
-"""The flag by which all cores wait for each other."""
+"""The flag on which all cores synchronise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSort(Work):
-    """*rows* of *columns* elements of *bits*; the largest *kept* of each go out, with int32
-    indices."""
+    """Sort *rows* rows of *columns* elements of *bits*; the *kept* largest of each row are stored,
+    with int32 indices."""
 
     on_inference = False
     rows: int
@@ -81,18 +82,18 @@ class RowSort(Work):
 
 
 class _Sorting:
-    """The buffers of a core, and its stages."""
+    """The buffers and the stages of a core."""
 
     def __init__(self, core: VectorCore, work: RowSort) -> None:
         self.core, self.work = core, work
         dtype = by_bits(work.bits)
-        # Two lists of pairs, keys and indices, what comes in, and what goes out.
+        # Two lists of pairs, keys and indices, the input, and the output.
         each_bytes = 2 * UINT64.nbytes(1) + 2 * INT32.nbytes(1) + 2 * dtype.nbytes(1) + 4
         room = room_bytes(core.spec) // each_bytes - LANES
         self.most = min(align_down(room, LANES), work.columns)
         """Keys of a part."""
         self.stored = min(self.most, work.kept)
-        """Pairs that are left of it."""
+        """Pairs of a part that are kept."""
         lanes = padded(self.most)
         self.loaded, self.keys = core.vecin(dtype, lanes), core.tile(FLOAT32, lanes)
         self.indices, self.sorter = core.tile(INT32, lanes), Sorter(core, lanes)
@@ -100,7 +101,7 @@ class _Sorting:
         core.claim_tails()
 
     def results(self, row: Integers) -> tuple[GmViews, GmViews]:
-        """What is left of each *row*, and where it was."""
+        """The sorted values of each *row*, and their indices."""
         work = self.work
         outputs = (
             GmView.of(f"{OUTPUT}{place}", by_bits(bits), work.rows, work.kept)
@@ -124,12 +125,12 @@ class _Sorting:
         self.sorter.sort(keys, self.indices[:lanes])
 
     def sort_row(self, x: GmView, values: GmView, places: GmView) -> None:
-        """A row that the buffer holds."""
+        """Sort a row that fits the buffer."""
         self._sort(x)
         self._take(self.sorter.here, values, places)
 
     def _take(self, pairs: Local, values: GmView, places: GmView) -> None:
-        """The first of *pairs*, as keys and indices."""
+        """Store the first of *pairs*, as keys and indices."""
         core, count = self.core, values.columns
         out, where, keys = self.values.alloc(), self.places.alloc(), self.keys[:count]
         core.gather_mask("even", keys, pairs[:count].as_dtype(FLOAT32))
@@ -139,7 +140,7 @@ class _Sorting:
         core.store(self.places, where, places)
 
     def sort_part(self, x: GmView, pairs: GmView) -> None:
-        """A part of a row, of which what is left goes to the workspace."""
+        """Sort a part of a row, and store the pairs that are kept in the workspace."""
         core = self.core
         self._sort(x)
         core.sync("vector", "mte3")
@@ -152,8 +153,7 @@ class _Sorting:
         sync_all(self.core, "mte3", "mte2", READY)
 
     def merging(self, lists: int, cores: int) -> list[Step]:
-        """Rounds that merge the *lists* of each row four by four, in chunks of what is sorted at
-        a time."""
+        """Rounds that merge the *lists* of each row four at a time, in chunks as large as parts."""
         work, steps, order = self.work, list[Step](), 2
         rows = np.arange(work.rows)
         pitch, pairs = lists * self.stored, min(work.columns, lists * self.stored)
@@ -194,11 +194,11 @@ class _Sorting:
         return there
 
     def merge(self, pairs: GmView) -> None:
-        """A chunk of four lists, back to the workspace."""
+        """Merge a chunk of four lists, back to the workspace."""
         there = self._merge(pairs)
         self.core.sync("vector", "mte3")
         self.core.data_copy(pairs.operand, there)
 
     def merge_last(self, pairs: GmView, values: GmView, places: GmView) -> None:
-        """One of the last round, to the results."""
+        """Merge a chunk of the last round, to the results."""
         self._take(self._merge(pairs), values, places)

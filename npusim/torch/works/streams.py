@@ -1,10 +1,10 @@
-"""Kernels that go once over runs of elements: what elementwise operations of all types do.
+"""Kernels that make one pass over elements: elementwise operations of all types.
 
-Cores and tiles are those of :mod:`npusim.ops.families.elementwise.tiling`: a core for each 4 KiB of
-the widest type up to all of them, even shares of whole 512 elements, as large tiles as leave room
-for all tensors, each in the buffer twice. A step is an instruction on all of a tile. Bytes are
-computed as float16, and whole numbers of 64 bits as pairs of 32, a step as one instruction on each
-(assumed: how kernels do so was not read).
+Cores and tiles follow :mod:`npusim.ops.families.elementwise.tiling`: one core for each 4 KiB of the
+widest type, up to all cores; even shares in multiples of 512 elements; tiles as large as possible
+with double buffers for all tensors. A step is an instruction on a whole tile. Bytes are computed as
+float16, and 64-bit integers as pairs of 32 bits, with one instruction on each (assumed; the kernels
+were not read).
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from npusim.torch.works.work import AHEAD, INPUT, OUTPUT, Work, by_bits, kernel_
 __all__ = ["MASK", "Stream"]
 
 MASK = "mask"
-"""A step that compares, and selects by what comes out."""
+"""A step that compares, and selects by the result."""
 MOST_AHEAD = 3
-"""Tensors that may be loaded ahead: of more there are not enough flags."""
+"""Most tensors that can be double buffered; for more there are not enough flags."""
 _UNARY = get_args(UnaryOp)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream(Work):
-    """*elements*, of which tensors of so many bits are read and written."""
+    """*elements* elements; *loads* and *stores* have the element bits of the tensors read and
+    written."""
 
     elements: int
     loads: tuple[int, ...]
@@ -64,7 +65,7 @@ class Stream(Work):
 
 
 class _Tile:
-    """The buffers of a core, and what happens to a tile."""
+    """The buffers of a core, and the steps of a tile."""
 
     def __init__(self, core: VectorCore, work: Stream, share: int) -> None:
         self.core, self.work = core, work
@@ -72,7 +73,7 @@ class _Tile:
         tensors = max(len(work.loads), len(work.stores))
         depth = AHEAD if tensors <= MOST_AHEAD else 1
         queued = depth * (sum(work.loads) + sum(work.stores))
-        # What is computed with, its bits, and bytes on their way to it.
+        # Temporaries: the values, their mask bits, and float16 for casts from and to bytes.
         bits_each = queued + self.lane_bits + self.lane_bits // 32 + 16
         room = room_bytes(core.spec) * 8 // bits_each
         self.columns = align_down(min(share, room - TILE), TILE)
@@ -84,12 +85,12 @@ class _Tile:
         core.claim_tails()
 
     def begin(self) -> None:
-        """What is computed with has some number."""
+        """Initialise the temporaries with a number."""
         self.core.duplicate(self.values, 1.0)
         self.core.duplicate(self.half, 1.0)
 
     def run(self, *views: GmView) -> None:
-        """The operands, then the results."""
+        """Process a tile; *views* has the operands, then the results."""
         core, count = self.core, align_up(views[0].columns, TILE)
         inputs, outputs = views[: len(self.loaded)], views[len(self.loaded) :]
         for queue, view in zip(self.loaded, inputs, strict=True):
@@ -107,7 +108,7 @@ class _Tile:
             core.store(queue, out, view)
 
     def _take(self, src: Local) -> None:
-        """*src* as what is computed with; float32 and pairs are read where they are."""
+        """Cast *src* to the temporaries; float32 and pairs are read in place."""
         core, dtype = self.core, src.dtype
         if dtype is UINT8:
             core.cast(self.half[: src.count], src, "none")
@@ -116,7 +117,7 @@ class _Tile:
             core.cast(self.values[: src.count], src, "none")
 
     def _give(self, dst: Local) -> None:
-        """What was computed as the type of *dst*."""
+        """Cast the computed values to the type of *dst*."""
         core, dtype, values = self.core, dst.dtype, self.values[: dst.count]
         if dtype is UINT8:
             core.cast(self.half[: dst.count], values)

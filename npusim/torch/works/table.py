@@ -1,12 +1,12 @@
-"""Which kernel of a card an operation of torch is, and what it does.
+"""The kernel of a card for each operation of torch, and the rule for its work.
 
-One line for each operation by the name of its packet, in place or not: the kernel's name in the
-vendor's profiles, and the rule that says what it moves and computes. What the AI CPU runs, or of
-which nothing is known, is not here, and counts as not timed.
+One line for each operation, by the name of its overload packet, in place or not: the kernel's name
+in the vendor's profiles, and the rule that gives what it moves and computes. Operations that run on
+the AI CPU, or of which nothing is known, are missing here and count as not timed.
 
 Names of kernels: op-plugin@517f2e7, ops-nn@e5c3fa9 and ops-math@c419332, and the Python of CANN
-8.1.RC1. How many instructions a function takes is that of the formula there for Cos and Sin, of
-CANN's formulas elsewhere where they were read, else of the usual one (assumed).
+8.1.RC1. The number of instructions of Cos and Sin follows the formula there, of other functions
+CANN's formulas where they were read, else the usual formula (assumed).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["KERNELS"]
 
 POLYNOMIAL = ("mul", "add")
 ANGLE = ("mul", "add", "mul", "add", "mul", "sub") + ("mul", "sub") * 9
-"""The argument of Cos and Sin, less what is a multiple of pi."""
+"""The argument reduction of Cos and Sin by multiples of pi."""
 WAVE = (*ANGLE, "mul", *POLYNOMIAL * 4, "mul", "mul", "mul", "mul", "add", "min", "max")
 RATIONAL = (*POLYNOMIAL * 6, "div")
 """A quotient of two polynomials."""
@@ -142,7 +142,7 @@ _STREAMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "mish_backward": ("MishGrad", (*SIGMOID, "mul", "mul", "div", "mul", "mul", "add", "mul")),
     "gelu_backward": ("GeluGrad", ("mul", "mul", "add", "exp", "add", "div", "mul", "mul", "add")),
 }  # fmt: skip
-"""Elementwise operations: the kernel, and its instructions on each element."""
+"""Elementwise operation -> the kernel, and its instructions on each element."""
 
 KERNELS: dict[str, tuple[str, Rule]] = {
     **{name: (kernel, stream(*steps)) for name, (kernel, steps) in _STREAMS.items()},
@@ -202,4 +202,4 @@ KERNELS: dict[str, tuple[str, Rule]] = {
     ),
     **training.FOREACH,
 }  # fmt: skip
-"""Operation of aten -> the kernel, and the rule of what it does."""
+"""Operation of aten -> the kernel, and the rule for its work."""

@@ -1,11 +1,10 @@
 """Kernels of a training step: losses, gradients of rows, and optimizers.
 
-A kernel of a list of tensors goes over all of them in one launch (ops-nn@e5c3fa9
-foreach/foreach_utils). Gradients of softmax and of norms go over rows as forward kernels do (CANN
-8.1.RC1, softmax_grad.py, log_softmax_grad.py, layer_norm_grad_v3). NLLLoss reads the target of a
-row, and the element that it names, one after the other (nll_loss.py there). ApplyAdamWV2 takes
-fewer cores than an elementwise kernel would, in tiles of its own, which is left out
-(optim/apply_adam_w_v2).
+A kernel on a list of tensors processes all of them in one launch (ops-nn@e5c3fa9
+foreach/foreach_utils). Gradients of softmax and of norms make passes over rows like the forward
+kernels (CANN 8.1.RC1, softmax_grad.py, log_softmax_grad.py, layer_norm_grad_v3). NLLLoss reads the
+target of a row, and then the element at that index (nll_loss.py there). ApplyAdamWV2 uses fewer
+cores than an elementwise kernel, and other tiles, which is not modelled (optim/apply_adam_w_v2).
 """
 
 from __future__ import annotations
@@ -29,14 +28,15 @@ __all__ = ["FOREACH", "adam", "loss", "loss_backward", "of_layer_norm", "of_rows
 
 
 def loss(call: Call, kernel: str) -> Works:
-    """NLLLoss: a target and an element of each row by the scalar unit; no weight is a Fill."""
+    """NLLLoss: the scalar unit reads a target and an element of each row; a Fill replaces a missing
+    weight."""
     x, target, weight = call.args[:3]
     classes = x.shape[min(1, x.dim() - 1)]
     return [*_weights(x, weight, classes), _picked(kernel, x, target)]
 
 
 def loss_backward(call: Call, kernel: str) -> Works:
-    """NLLLossGrad: zeros, and an element of each row."""
+    """NLLLossGrad: writes zeros, then one element of each row."""
     x, target, weight = call.args[1:4]
     zeros = Stream(kernel="ZerosLike", elements=x.numel(), loads=(), stores=(bits_of(x),))
     classes = x.shape[min(1, x.dim() - 1)]
@@ -65,7 +65,7 @@ def _picked(kernel: str, x: torch.Tensor, target: torch.Tensor) -> Work:
 
 
 def of_rows(*passes: Pass) -> Rule:
-    """The gradient of what goes over rows, of the gradient and of what came out."""
+    """The gradient of a kernel on rows, from the gradient of its output and the output."""
 
     def rule(call: Call, kernel: str) -> Works:
         grad, y, dim = call.args[:3]
@@ -90,7 +90,7 @@ NORMED = Pass(("sub", "mul", "mul")), Pass(("mul",)), Pass(("mul",) * 5, reduces
 
 
 def of_layer_norm(call: Call, kernel: str) -> Works:
-    """LayerNormGradV3: two sums of each row, its gradient, and sums of all rows."""
+    """LayerNormGradV3: two sums for each row, its gradient, and sums over all rows."""
     grad, x, shape = call.args[:3]
     columns = prod(shape)
     bits = bits_of(x)
@@ -108,7 +108,8 @@ def of_layer_norm(call: Call, kernel: str) -> Works:
 
 
 def of_table(call: Call, kernel: str) -> Works:
-    """EmbeddingDenseGrad: zeros, and the rows of the gradient, each added to one."""
+    """EmbeddingDenseGrad: writes zeros, then adds each row of the gradient to a row of the table's
+    gradient."""
     grad, indices, rows = call.args[:3]
     width = grad.shape[-1]
     zeros = Stream(kernel="ZerosLike", elements=rows * width, loads=(), stores=(bits_of(grad),))
@@ -131,7 +132,7 @@ def _bits(tensors: Sequence[torch.Tensor]) -> int:
 
 
 def _listed(*steps: str) -> Rule:
-    """One launch for all tensors of a list, with a list, numbers or a number besides."""
+    """One launch for all tensors of a list; the second operand is a list, scalars or a scalar."""
 
     def rule(call: Call, kernel: str) -> Works:
         lists = [list(each) for each in call.args if _is_tensors(each)]
@@ -162,7 +163,7 @@ def _is_many(value: object) -> bool:
 
 
 def _norms(call: Call, kernel: str) -> Works:
-    """ForeachNorm: a number of each tensor."""
+    """ForeachNorm: one scalar for each tensor."""
     tensors = call.args[0]
     work = RowPasses(
         kernel=kernel,
@@ -180,7 +181,7 @@ ADAM = ("mul", "mul", "sub", "mul", "add", "mul", "mul", "mul", "add", "sqrt", "
 
 
 def adam(call: Call, kernel: str) -> Works:
-    """ApplyAdamWV2 for each parameter, and before it the step less one."""
+    """ApplyAdamWV2 for each parameter, each after a kernel that subtracts one from the step."""
     works: list[Work] = []
     for parameter, grad in zip(call.args[0], call.args[1], strict=True):
         own, of_grad = bits_of(parameter), bits_of(grad)
@@ -198,7 +199,7 @@ def adam(call: Call, kernel: str) -> Works:
 
 
 def unscaled(call: Call, kernel: str) -> Works:
-    """ForeachNonFiniteCheckAndUnscale: a list is scaled, and looked at."""
+    """ForeachNonFiniteCheckAndUnscale: a list is scaled, and checked for non-finite values."""
     tensors = call.args[0]
     bits = _bits(tensors)
     count = sum(x.numel() for x in tensors)
@@ -239,4 +240,5 @@ FOREACH: dict[str, tuple[str, Rule]] = {
     },
     "_foreach_norm": ("ForeachNorm", _norms),
 }
-"""Operation on lists of tensors -> its kernel, less the kind of the second operand, and a rule."""
+"""Operation on lists of tensors -> its kernel, without the suffix for the kind of the second
+operand, and its rule."""

@@ -1,9 +1,9 @@
-"""A kernel of the vendor's of which npusim has the time alone: what it moves and computes.
+"""Kernels of the vendor that npusim only times: what they move and compute.
 
-A work says which bytes go through which instructions, on which cores; its program is played as
-those of operators are, by shapes alone, so that its time comes of the same micro-ops and costs. The
-values of such an operation are torch's own, from the host. Two launches of equal works take equally
-long.
+A work describes which bytes go through which instructions, on which cores. Its program is simulated
+like that of an operator, by shapes alone, so its time comes from the same micro-ops and costs. The
+values of the operation are computed by torch on the host. Launches of equal works take the same
+time.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ __all__ = ["AHEAD", "INPUT", "OUTPUT", "Work", "by_bits", "kernel_of", "operator
 INPUT, OUTPUT = "x", "y"
 """Operands are x0, x1 and so on, and results y0, y1."""
 AHEAD = 2
-"""Buffers of what is loaded or stored while something else is computed."""
+"""Buffers for each tensor, so that one is loaded or stored while another one is used."""
 _BY_BITS = {8: UINT8, 16: FLOAT16, 32: FLOAT32, 64: INT64}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work(ABC):
-    """What one kernel does."""
+    """The work of one kernel."""
 
     on_inference: ClassVar[bool] = True
-    """Whether a chip of Atlas inference can do it so."""
+    """Whether the kernel runs in this form on Atlas inference."""
     kernel: str
-    """The name that the vendor's profilers have for it."""
+    """The name of the kernel in the vendor's profilers."""
 
     @property
     @abstractmethod
     def size(self) -> int:
-        """How much there is to do; where that is 0, nothing is launched."""
+        """The amount of work; if it is 0, nothing is launched."""
 
     @abstractmethod
     def write(self, spec: DeviceSpec) -> Kernel:
-        """Its program on the chip *spec*."""
+        """The program of the kernel for the chip *spec*."""
 
 
 def by_bits(bits: int) -> DType:
-    """A type of so many *bits*: what an element means does not matter to its time."""
+    """A type with *bits* bits. Only the size of elements affects the time."""
     return _BY_BITS[bits]
 
 
 def room_bytes(spec: DeviceSpec, kept_bytes: int = 0) -> int:
-    """The unified buffer of a vector core, but for *kept_bytes*."""
+    """The size of the unified buffer of a vector core, less *kept_bytes*."""
     return spec.cores[spec.vector_kinds[0]].usable_bytes("ub") - kept_bytes
 
 
@@ -83,7 +83,7 @@ def _spec(elements: int, bits: int) -> TensorSpec:
 
 @cache
 def operator_of(kernel: str) -> Operator:
-    """What runs the works of that name, as operators are run."""
+    """The operator that runs works with the name *kernel*."""
     work = Parameter("work", Parameter.POSITIONAL_OR_KEYWORD, annotation=object)
     return Operator(
         name=kernel,
