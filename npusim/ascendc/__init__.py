@@ -1,4 +1,4 @@
-"""Kernels of Ascend C as they stand: C++ compiled for the host, its calls played on a chip.
+"""Unmodified Ascend C kernels: C++ compiled for the host, whose API calls run on a chip.
 
 .. code-block:: python
 
@@ -37,7 +37,7 @@ __all__ = [
 
 
 class Source:
-    """The kernels of a file, by attribute, or by item where they have template arguments."""
+    """The kernels of a file, by attribute, or by item if they have template arguments."""
 
     def __init__(self, file: Path, build: Build) -> None:
         self.file, self._build = file, build
@@ -63,14 +63,14 @@ def load(
     tiling_struct: str = "",
     adv_api: str | os.PathLike[str] | None = None,
 ) -> Source:
-    """The kernels of *file*, a source of C++; it is compiled when one is called.
+    """The kernels of *file*, a C++ source, which is compiled when one of them is called.
 
-    *defines* are NAME or NAME=VALUE each, *include* folders of headers, *sources* what else it is
-    linked with. *auto_sync* adds what the vendor's compiler adds: see
-    :mod:`npusim.ascendc.auto_sync`. *strict* refuses what is otherwise a HazardWarning.
+    *defines* are NAME or NAME=VALUE each, *include* folders of headers, *sources* further files to
+    link. *auto_sync* adds the flags and barriers that the vendor's compiler adds: see
+    :mod:`npusim.ascendc.auto_sync`. *strict* turns a HazardWarning into an error.
     *tiling_headers* are the host's headers that define tilings, *tiling_struct* is the structure of
-    a tiling that is given by its fields, where several could be. *adv_api* is a checkout of
-    asc-devkit, whose headers stand for ours of the layers above the basic API.
+    a tiling that is given by its fields, if it is ambiguous. *adv_api* is a checkout of asc-devkit,
+    whose headers replace npusim's for the layers above the basic API.
     """
     return Source(
         Path(file),

@@ -1,8 +1,8 @@
 """The headers of a user's checkout of asc-devkit for the layers above the basic API.
 
-They include the basic layer by relative paths. So they stand, as links, in a folder laid out like
-the checkout, in which what they include of the basic layer is npusim's own header. None of them is
-copied.
+They include the basic layer by relative paths. So a folder with the structure of the checkout has
+links to them, and its headers of the basic layer include npusim's header. No header of the checkout
+is copied.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from npusim.ascendc.errors import CompileError
 __all__ = ["folders"]
 
 LAYERS = ("include/adv_api", "impl/adv_api", "include/utils", "impl/utils")
-"""What is taken from the checkout."""
+"""The folders that are taken from the checkout."""
 BASIC = ("include/basic_api", "impl/basic_api")
-"""What our header stands for."""
+"""The folders whose headers npusim's header replaces."""
 LINKS = {**{name: name for name in LAYERS}, "include/lib": "include/adv_api"}
-"""Folder of ours -> that of the checkout; kernels name the latter lib, as it is installed."""
+"""npusim's folder -> that of the checkout; kernels include it as lib, its installed name."""
 SEARCHED = ("include", "include/adv_api", "include/utils", "impl", "impl/utils", ".")
 FORWARDING = '#pragma once\n#include "kernel_operator.h"\n'
 
 
 def folders(checkout: Path, cache: Path) -> tuple[Path, ...]:
-    """Where a compiler finds the headers of *checkout*, by way of a folder in *cache*.
+    """The include folders for the headers of *checkout*, by way of a folder in *cache*.
 
     Raises CompileError.
     """
@@ -58,6 +58,6 @@ def folders(checkout: Path, cache: Path) -> tuple[Path, ...]:
                 place.write_text(FORWARDING)
             try:
                 tree.rename(made)
-            except OSError:  # another process was here first
+            except OSError:  # another process created it first
                 assert made.is_dir()
     return tuple(made / each for each in SEARCHED)

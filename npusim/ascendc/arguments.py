@@ -1,4 +1,4 @@
-"""The bytes of what a kernel is given: values, and structures given field by field."""
+"""The bytes of kernel arguments: values, and structures that are given field by field."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from npusim.data.errors import shown
 __all__ = ["POINTER", "Field", "Layout", "layouts", "packed", "value_bytes"]
 
 POINTER, SIGNED, UNSIGNED, FLOATING, HALF, BRAIN, OTHER = range(7)
-"""Kinds of values, by the number that layout.h has for them."""
+"""Kinds of values, by their number in layout.h."""
 FORMATS = {4: "f", 8: "d"}
 MOST_NAMED = 12
-"""Fields that an error lists."""
+"""The most fields that an error lists."""
 
 
 class Field(NamedTuple):
-    """A field of a structure: where it is, and of how many elements."""
+    """A field of a structure: its offset and its elements."""
 
     offset_bytes: int
     element_bytes: int
     length: int
-    """How many elements it has."""
+    """The number of its elements."""
     kind: int
     type: str
-    """The last word of its type: a structure's name, where it is one."""
+    """The last word of its type: for a structure, its name."""
 
 
 class Layout(NamedTuple):
-    """A structure as the compiler lays it out."""
+    """A structure with the layout that the compiler chose."""
 
     name: str
     nbytes: int
@@ -58,7 +58,7 @@ def packed(
 ) -> bytes:
     """The bytes of structure *name* of *known*, with these *values* of its fields.
 
-    *where* is what the structure is called in errors. What an array is not given is zero. Raises
+    *where* is the name of the structure in errors. Missing elements of an array are zero. Raises
     AscendCError for a field that is unknown, missing or does not fit.
     """
     layout = known[name]
@@ -92,7 +92,7 @@ def packed(
 
 
 def value_bytes(kernel: str, name: str, kind: int, size: int, value: object) -> bytes:
-    """The bytes of a value of so many; raises AscendCError where *value* is none."""
+    """The bytes of a value of this size; raises AscendCError if *value* does not fit."""
     match kind, value:
         case ((1 | 2), int() | np.integer() | np.bool_()):
             low, high = (-(1 << 8 * size - 1), 1 << 8 * size - 1)
@@ -119,7 +119,7 @@ def value_bytes(kernel: str, name: str, kind: int, size: int, value: object) -> 
 
 
 def _elements(kernel: str, name: str, field: Field, value: object) -> Sequence[object]:
-    """What *value* gives for each element of *field*, or for those at its beginning."""
+    """The values in *value* for each element of *field*, or for the first ones."""
     if isinstance(value, np.ndarray):
         value = value.reshape(-1).tolist() if field.kind != OTHER else value.reshape(-1)
     if field.length == 1 and not isinstance(value, list | tuple):

@@ -1,9 +1,9 @@
-"""What the scalar unit computes of values that a kernel reads: counted in the text of its source.
+"""Scalar operations on values that a kernel reads, counted in the text of its source.
 
-The compiler of the host makes other instructions than the chip's, and others with each version. So
-operators are counted where they stand: those of the statement that calls ``GetValue``, and those of
-later statements of its block that use what it assigns, directly or by way of others. Each is one
-operation whenever the call is made, however often its statement runs.
+The compiler of the host generates other instructions than that of the chip, and they change with
+each version. So operators are counted in the source: those of the statement that calls
+``GetValue``, and those of later statements of its block that use the assigned variable, directly or
+indirectly. Each is one operation per call, however often its statement runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from npusim.kernel.program import Line
 __all__ = ["READS", "Reading", "Readings"]
 
 READS = frozenset(("GetValue", "GetGlobalValue"))
-"""Records of a value that C++ gets."""
+"""The records of calls that return a value to C++."""
 GET, SET = "GetValue", "SetValue"
 TOKEN = re.compile(
     r"[A-Za-z_]\w*|\.?\d[\w.']*|<<=|>>=|->|::|\+\+|--|&&|\|\||<<|>>|[<>=!]=|[-+*/%&|^]=|\S|\n"
@@ -39,7 +39,7 @@ class Reading(NamedTuple):
 
     file: str
     line: int
-    """Where it begins."""
+    """The line where it begins."""
     operations: int
     """Operators that belong to it."""
 
@@ -51,7 +51,7 @@ class _Statement:
     last: int
     """Lines."""
     depth: int
-    """Braces around it."""
+    """The number of enclosing braces."""
     operations: int = field(init=False)
     assigned: set[str] = field(init=False)
     used: set[str] = field(init=False)
@@ -59,7 +59,7 @@ class _Statement:
     def __post_init__(self) -> None:
         tokens = _without_template_arguments(self.tokens)
         count = sum(token in OPERATORS for token in tokens)
-        # A SetValue has an operation of its own: the one that gives its value.
+        # A SetValue has one operation itself: the one that computes its value.
         self.operations = max(0, count - (SET in tokens))
         self.assigned = set(_assigned(tokens))
         is_only_set = self.assigned if not COMPOUND & {*tokens} else set[str]()
@@ -68,13 +68,13 @@ class _Statement:
 
 
 class Readings:
-    """The statements of sources that read values, as the files are now."""
+    """The statements of sources that read values, from the current text of the files."""
 
     def __init__(self) -> None:
         self._files: dict[str, dict[int, tuple[Reading, ...]]] = {}
 
     def at(self, line: Line) -> tuple[Reading, ...]:
-        """Those in a line."""
+        """The statements in a line."""
         file, number = line
         if file not in self._files:
             self._files[file] = _readings(file)
@@ -116,7 +116,7 @@ def _operations(statements: Sequence[_Statement]) -> dict[int, int]:
 
 
 def _statements(text: str) -> Iterator[_Statement]:
-    """What stands between semicolons and braces, with its lines and depth."""
+    """The text between semicolons and braces, with its lines and depth."""
     tokens: list[str] = []
     depth, line, first = 0, 1, 1
     for token in _tokens(text):
@@ -133,7 +133,7 @@ def _statements(text: str) -> Iterator[_Statement]:
 
 
 def _tokens(text: str) -> Iterator[str]:
-    """The tokens of C++ and its line ends, without comments, strings and the preprocessor."""
+    """The tokens of C++ and line ends, without comments, strings and preprocessor directives."""
     code = "".join(
         "\n" * match.group().count("\n") + " "
         if match.lastgroup in ("blank", "text", "mark", "line")
@@ -144,7 +144,7 @@ def _tokens(text: str) -> Iterator[str]:
 
 
 def _without_template_arguments(tokens: Sequence[str]) -> list[str]:
-    """*tokens* without ``<...>`` behind a name, as far as it looks like arguments of types."""
+    """*tokens* without ``<...>`` after a name, if it looks like template arguments."""
     found: list[str] = []
     place = 0
     while place < len(tokens):
@@ -157,7 +157,7 @@ def _without_template_arguments(tokens: Sequence[str]) -> list[str]:
 
 
 def _closing(tokens: Sequence[str], place: int) -> int | None:
-    """Behind the ``>`` that closes the ``<`` at *place*, if it opens template arguments."""
+    """The index after the ``>`` that closes the ``<`` at *place*, if it is a template's."""
     depth = 0
     for index in range(place, len(tokens)):
         token = tokens[index]
@@ -171,7 +171,7 @@ def _closing(tokens: Sequence[str], place: int) -> int | None:
 
 
 def _assigned(tokens: Sequence[str]) -> Iterator[str]:
-    """The names before each ``=`` and the like that stands in no parentheses."""
+    """The names before each assignment operator outside parentheses."""
     depth = 0
     name = ""
     for token in tokens:

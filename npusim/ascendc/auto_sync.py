@@ -1,9 +1,9 @@
-"""The flags and barriers that the vendor's compiler adds to a kernel by itself.
+"""The flags and barriers that the vendor's compiler adds to a kernel automatically.
 
-It orders what depends on each other within the vector pipe, and between the scalar unit and the
-pipes of vectors and copies, both ways; nothing else (asc-devkit, docs/zh/api, 核内同步,
+It orders dependent micro-ops within the vector pipe, and between the scalar unit and the pipes of
+vectors and copies, in both directions; nothing else (asc-devkit, docs/zh/api, 核内同步,
 关键特性说明.md, --cce-auto-sync, which is on by default). Where it adds them is not public: here it
-is just before what would depend on something unfinished, with the event that is set aside for it.
+is just before a micro-op that depends on an unfinished one, with the event reserved for this.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ SOURCES: dict[Pipe, tuple[Pipe, ...]] = {
     "mte3": ("scalar",),
     "scalar": ("vector", *COPIES),
 }
-"""Pipe -> those whose work it can be made to wait for (table 3 there)."""
+"""Pipe -> the pipes whose work it can be made to wait for (table 3 there)."""
 
 Ranges = tuple[tuple[str, int, int], ...]
 """Buffer, first byte and one past the last of each."""
 Clock = dict[Pipe, int]
-"""How many micro-ops of each pipe are known to be done."""
+"""The number of micro-ops of each pipe that are known to have finished."""
 
 
 @lru_cache(maxsize=1 << 16)
 def _touched(op: MicroOp) -> tuple[Ranges, Ranges]:
-    """What *op* reads and what it writes in buffers."""
+    """The ranges that *op* reads and writes in buffers."""
     return _ranges(reads(op)), _ranges(writes(op))
 
 
@@ -54,7 +54,7 @@ def _meet(some: Ranges, others: Ranges) -> bool:
 
 @lru_cache(maxsize=1 << 18)
 def _depend(earlier: MicroOp, later: MicroOp) -> bool:
-    """Whether one of the two writes what the other one touches."""
+    """Whether one of the two writes bytes that the other one reads or writes."""
     read, written = _touched(earlier)
     reads_, writes_ = _touched(later)
     return _meet(written, reads_) or _meet(written, writes_) or _meet(read, writes_)
@@ -62,18 +62,18 @@ def _depend(earlier: MicroOp, later: MicroOp) -> bool:
 
 @dataclass(slots=True)
 class AutoSync:
-    """The micro-ops of a core in order, as far as they have come."""
+    """The micro-ops of a core in program order, up to the current one."""
 
     _issued: Clock = field(default_factory=dict)
     _known: dict[Pipe, Clock] = field(default_factory=dict)
-    """Pipe -> what it knows to be done when it begins its next micro-op."""
+    """Pipe -> the micro-ops that have certainly finished when it begins its next one."""
     _flags: dict[tuple[Pipe, Pipe, int], Clock] = field(default_factory=dict)
-    """What the source of a flag knew when it set it."""
+    """The micro-ops that had certainly finished when a flag was set."""
     _last: dict[Pipe, dict[MicroOp, int]] = field(default_factory=dict)
-    """Pipe -> what has touched buffers, and the number of the last such micro-op."""
+    """Pipe -> the accesses to buffers, with the index of the last such micro-op."""
 
     def before(self, op: MicroOp) -> Iterator[MicroOp]:
-        """What must stand before *op*, which comes next."""
+        """The flags and barriers that are required before *op*, the next micro-op."""
         for source in SOURCES.get(op.pipe, ()):
             if self._must_wait(op, source):
                 added: tuple[MicroOp, ...] = (
@@ -95,7 +95,7 @@ class AutoSync:
         return any(number > known and _depend(other, op) for other, number in last.items())
 
     def _follow(self, op: MicroOp) -> None:
-        """Take up what *op* orders."""
+        """Apply the ordering that *op* establishes."""
         match op:
             case SetFlag():
                 known = dict(self._known.get(op.src, {}))
@@ -125,7 +125,7 @@ class AutoSync:
         self._forget(pipe)
 
     def _forget(self, pipe: Pipe) -> None:
-        """Drop what every pipe that may wait for *pipe* knows to be done."""
+        """Drop accesses that every pipe that may wait for *pipe* knows to have finished."""
         for source in SOURCES.get(pipe, ()):
             last = self._last.get(source)
             if not last:

@@ -1,7 +1,7 @@
-"""Compiles sources with the host's C++ compiler; what was compiled is there for the next run.
+"""Compile sources with the host's C++ compiler, with a cache for later runs.
 
-A program is found again by what it was made of: its sources and the headers of its author, ours,
-the chip, the compiler and its flags.
+The key of a program consists of its inputs: its sources and the headers of its author, npusim's
+headers, the chip, the compiler and its flags.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ FLAGS = (
     "-g",
     "-no-pie",
     "-fno-pie",
-    # The calls above a call of the API are read off the stack.
+    # The callers of an API call are read from the stack.
     "-fno-omit-frame-pointer",
     "-fno-optimize-sibling-calls",
-    # Sums of products are rounded twice, as the scalar unit does.
+    # Sums of products are rounded twice, as in the scalar unit.
     "-ffp-contract=off",
     "-w",
 )
@@ -46,7 +46,7 @@ FUNCTIONS = (
     *("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "erfc", "log"),
     *("power", "sign", "sin", "sinh", "tan", "tanh"),
 )
-"""Of the advanced API, each with a header of its own."""
+"""Parts of the advanced API, each with a separate header."""
 FORWARDED = {
     "kernel_operator.h": (
         *("kernel_basic_intf.h", "kernel_common.h", "kernel_operator_intf.h", "kernel_tensor.h"),
@@ -77,37 +77,37 @@ FORWARDED = {
     "npusim_ascendc/c_api.h": ("c_api/asc_simd.h",),
     "acl/acl.h": ("acl/acl_base.h", "acl/acl_rt.h"),
 }
-"""Headers that declare all of what sources include under these names as well."""
+"""Headers that declare everything that sources also include under these other names."""
 LAYERS = "lib/", "adv_api/"
-"""What headers of the layers above the basic API begin with."""
+"""The prefixes of headers of the layers above the basic API."""
 BUFFERS = ("ub", "l1", "l0a", "l0b", "l0c", "bt", "fb")
 GENERATED = "generated.cpp"
-"""What a compiler reads; its lines are those of the source."""
+"""The text that a compiler reads, with the line numbers of the source."""
 CACHE_VARIABLE = "XDG_CACHE_HOME"
 
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """How a source is built and judged: what its author's own build gives the compiler."""
+    """The options for building and checking a source, as in its author's build."""
 
     defines: tuple[str, ...] = ()
     """NAME or NAME=VALUE each."""
     include: tuple[Path, ...] = ()
     """Folders of headers."""
     sources: tuple[Path, ...] = ()
-    """What else a program is made of."""
+    """Further sources of the program."""
     watches: tuple[tuple[int, str], ...] = ()
-    """Lines behind which a tensor is printed, and its name."""
+    """The lines after which a tensor is printed, and its name."""
     auto_sync: bool = True
-    """Whether the compiler orders what depends on each other where it can: --cce-auto-sync."""
+    """Whether the compiler orders dependent micro-ops if it can: --cce-auto-sync."""
     is_strict: bool = False
-    """Whether hazards are refused that the vendor's own kernels have, and that are harmless."""
+    """Whether harmless hazards, which the vendor's kernels have too, are errors."""
     tiling_headers: tuple[Path, ...] = ()
     """Headers of the host that define tilings."""
     tiling_struct: str = ""
-    """The structure that tilings are of, where that is not clear."""
+    """The structure of tilings, if it is ambiguous."""
     adv_api: Path | None = None
-    """A checkout of asc-devkit whose headers stand for the layers above the basic API."""
+    """A checkout of asc-devkit whose headers are used for the layers above the basic API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Program:
 def compiled(
     text: str, source: Path, spec: DeviceSpec, build: Build, others: Mapping[Path, str]
 ) -> Program:
-    """The program that *text*, made of *source*, is for *spec*, linked with the texts of *others*.
+    """The program of *text*, made from *source*, for *spec*, linked with the texts of *others*.
 
     Raises CompileError.
     """
@@ -156,9 +156,9 @@ def printed(
     added: Callable[[str], str],
     topic: str,
 ) -> str:
-    """What *text*, made of *source*, prints with what is *added* to it before all else.
+    """The output of *text*, made from *source*, with the code of *added*, which runs first.
 
-    *added* is given what the preprocessor leaves of it, and depends on nothing else but *topic*.
+    *added* gets the preprocessed text, and otherwise depends only on *topic*.
     Raises CompileError.
     """
     command = _command(source, spec, build)
@@ -172,7 +172,7 @@ def printed(
         main.write_text(text)
         whole = _run([*command, "-E", "-MMD", "-MF", str(used), str(main)], source)
         main.write_text(text + added(whole))
-        # The last of these flags count: this runs once, for a few lines.
+        # Later flags override earlier ones: this runs once, for a few lines.
         made = "-O0", "-g0", str(main), *map(str, _runtime(spec)), "-o", str(program)
         _run([*command, *made], source)
         (work / "printed").write_text(_run([str(program)], source))
@@ -181,7 +181,7 @@ def printed(
 
 
 def preprocessed(text: str, source: Path, spec: DeviceSpec, build: Build) -> str:
-    """What the preprocessor leaves of *text*, made of *source*; raises CompileError."""
+    """The preprocessed *text*, made from *source*; raises CompileError."""
     with tempfile.TemporaryDirectory() as scratch:
         main = Path(scratch) / GENERATED
         main.write_text(text)
@@ -189,7 +189,7 @@ def preprocessed(text: str, source: Path, spec: DeviceSpec, build: Build) -> str
 
 
 def _command(source: Path, spec: DeviceSpec, build: Build) -> list[str]:
-    """What compiles *source* for *spec*, but for the files."""
+    """The command that compiles *source* for *spec*, without the files."""
     command = [_compiler(), *FLAGS, *_macros(spec), *(f"-D{each}" for each in build.defines)]
     given = (each.resolve() for each in build.include)
     folders = [source.resolve().parent, *given, INCLUDE, _forwarded(build.adv_api is None)]
@@ -201,7 +201,7 @@ def _command(source: Path, spec: DeviceSpec, build: Build) -> list[str]:
 
 
 def _folder(command: list[str], *words: str) -> Path:
-    """Where what *command* makes of *words* is."""
+    """The cache folder for the result of *command* on *words*."""
     return _cache_folder() / _hash(" ".join(command), _version(command[0]), _own_headers(), *words)
 
 
@@ -211,7 +211,7 @@ def _made(folder: Path) -> Path:
 
 
 def _hashes(dependencies: Iterable[Path], work: Path) -> dict[str, str]:
-    """The headers in lists of *dependencies* that are neither ours nor in *work*, by content."""
+    """The headers in *dependencies* that are neither npusim's nor in *work*, by content."""
     own = INCLUDE, _forwarded(), _forwarded(False), work.resolve()
     files = [file for each in dependencies for file in _used(each)]
     headers = [file for file in files if not any(map(file.is_relative_to, own))]
@@ -219,7 +219,7 @@ def _hashes(dependencies: Iterable[Path], work: Path) -> dict[str, str]:
 
 
 def _keep(made: Path, folder: Path, headers: Mapping[str, str]) -> None:
-    """Move what was *made* of *headers* to *folder*; it comes last: where it is, all is there."""
+    """Move what was *made* from *headers* to *folder*, as the last step: if it exists, all does."""
     listed = made.with_name("headers.json")
     listed.write_text(json.dumps(headers))
     listed.replace(folder / listed.name)
@@ -228,7 +228,7 @@ def _keep(made: Path, folder: Path, headers: Mapping[str, str]) -> None:
 
 @cache
 def _compiler() -> str:
-    """The compiler that the environment names, or the first that is there."""
+    """The compiler that the environment names, or the first that is installed."""
     named = os.environ.get("CXX")
     found = next(filter(None, map(shutil.which, (named,) if named else COMPILERS)), None)
     if found is None:
@@ -252,7 +252,7 @@ def _version(compiler: str) -> str:
 
 
 def _macros(spec: DeviceSpec) -> list[str]:
-    """What a source can ask of the chip."""
+    """The properties of the chip that a source can query."""
     is_split = spec.arch == "2201"
     found = [f"-D__NPU_ARCH__={spec.arch}", f"-D__CCE_AICORE__={220 if is_split else 200}"]
     for name, kind in zip(("CUBE", "VECTOR"), CORE_KINDS[spec.arch], strict=True):
@@ -280,9 +280,9 @@ def _own_headers() -> str:
 
 @cache
 def _forwarded(with_layers: bool = True) -> Path:
-    """A folder of headers that include those which declare what they stand for.
+    """A folder of headers, each of which includes the header with its declarations.
 
-    *with_layers* says whether those of the layers above the basic API are among them.
+    *with_layers* selects whether headers of the layers above the basic API are included.
     """
     layers = "" if with_layers else "-basic"
     folder = _cache_folder() / f"headers{layers}-{_own_headers()}"
@@ -298,7 +298,7 @@ def _forwarded(with_layers: bool = True) -> Path:
                     (made / name).write_text(f'#pragma once\n#include "{target}"\n')
             try:
                 made.rename(folder)
-            except OSError:  # another process was here first
+            except OSError:  # another process created it first
                 assert folder.is_dir()
     return folder
 
@@ -309,7 +309,7 @@ def _cache_folder() -> Path:
 
 
 def _is_current(made: Path) -> bool:
-    """Whether *made* is there, and no header that it was made of has changed."""
+    """Whether *made* exists, and none of the headers it was made from has changed."""
     if not made.is_file():
         return False
     theirs = json.loads(made.with_name("headers.json").read_text())
@@ -320,7 +320,7 @@ def _is_current(made: Path) -> bool:
 
 
 def _used(dependencies: Path) -> list[Path]:
-    """The files that a compiler lists as those that it has read."""
+    """The files that a compiler lists as its dependencies."""
     words = dependencies.read_text().replace("\\\n", " ").partition(":")[2]
     names = re.findall(r"(?:\\.|\S)+", words)
     files = [Path(name.replace("\\ ", " ")).resolve() for name in names]
@@ -328,7 +328,7 @@ def _used(dependencies: Path) -> list[Path]:
 
 
 def _runtime(spec: DeviceSpec) -> list[Path]:
-    """What every program is linked with, compiled once."""
+    """The runtime that every program is linked with, compiled once."""
     command = [_compiler(), *FLAGS, *_macros(spec), "-I", str(INCLUDE)]
     found = []
     for source in sorted(RUNTIME.glob("*.cpp")):
@@ -345,7 +345,7 @@ def _runtime(spec: DeviceSpec) -> list[Path]:
 
 
 def _run(command: list[str], source: Path) -> str:
-    """What *command* prints."""
+    """The output of *command*."""
     in_english = os.environ | {"LC_ALL": "C"}
     done = subprocess.run(command, capture_output=True, text=True, env=in_english)
     if done.returncode:
@@ -359,7 +359,7 @@ def _run(command: list[str], source: Path) -> str:
 
 
 def _at_the_users_lines(said: str) -> str:
-    """What a compiler says, without the folders of ours."""
+    """The messages of a compiler, without npusim's folders."""
     for folder in (INCLUDE, _forwarded()):
         said = said.replace(f"{folder}{os.sep}", "")
     return said.rstrip()

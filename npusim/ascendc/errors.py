@@ -1,4 +1,4 @@
-"""What can be wrong with a source of Ascend C, with its call, and with what it does."""
+"""Errors of an Ascend C source, of its call, and of its execution."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ __all__ = ["AscendCError", "CompileError", "CrashError", "StuckError"]
 
 
 class AscendCError(ValueError):
-    """A source cannot be found, compiled or called, or does what no core can do."""
+    """A source cannot be found, compiled or called, or does something that no core can do."""
 
 
 class CompileError(AscendCError):
-    """The compiler refuses a source, or there is no compiler."""
+    """The compiler rejects a source, or there is no compiler."""
 
 
 class CrashError(AscendCError):
@@ -18,4 +18,4 @@ class CrashError(AscendCError):
 
 
 class StuckError(AscendCError):
-    """A kernel does not come to an end."""
+    """A kernel does not terminate."""

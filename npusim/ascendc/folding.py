@@ -1,7 +1,7 @@
-"""Finds the rounds of loops in what a core recorded, by their content.
+"""Find the iterations of loops in the recording of a core, by their content.
 
-A round begins where the call comes again that moves data most often. Rounds that make the same
-calls, at the same distances from where they begin in each tensor, are one body.
+An iteration (a round) begins at each repetition of the call that moves data most often. Rounds that
+make the same calls, at the same offsets from their start in each tensor, share one body.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ Integers = NDArray[np.int64]
 
 
 class Rounds(NamedTuple):
-    """The rows of a core, cut into rounds."""
+    """The rows of a core, split into rounds."""
 
     first: Integers
-    """The first row of each, and the end of the last, `(rounds + 1,)`."""
+    """The first row of each round, and the end of the last, `(rounds + 1,)`."""
     begin: Integers
-    """Where each round begins in each tensor, `(rounds, tensors)`; 0 in one that it leaves out."""
+    """The start of each round in each tensor, `(rounds, tensors)`; 0 in an unused tensor."""
     touched: NDArray[np.bool_]
-    """Whether it touches it."""
+    """Whether the round uses the tensor, `(rounds, tensors)`."""
     within: Integers
-    """How far each row is from there, `(rows,)`."""
+    """The offset of each row from that start, `(rows,)`."""
 
 
 def rounds_of(called: Integers, tensor: Integers, offset: Integers, tensors: int) -> Rounds:
-    """The rounds of rows: numbers of calls, of tensors or -1, and how far into these they are.
+    """The rounds of rows: indices of calls, of tensors or -1, and offsets into the tensors.
 
     >>> called, tensor = np.array([0, 5, 1, 5, 1, 5]), np.array([-1, 0, 0, 0, 0, 0])
     >>> found = rounds_of(called, tensor, np.array([0, 8, 9, 16, 17, 24]), 1)

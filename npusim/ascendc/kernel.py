@@ -1,4 +1,4 @@
-"""A kernel of a source, which can be called.
+"""A callable kernel of a source.
 
 .. code-block:: python
 
@@ -43,18 +43,18 @@ __all__ = ["SourceKernel", "SourceLaunch", "find", "named", "names_source"]
 MOST_BLOCKS = 65535
 """asc-devkit, docs/zh/api: numBlocks of <<<>>>."""
 TYPE_NUMBER = "ORIG_DTYPE_"
-"""Begins the names of macros that say what type a tensor is, by number."""
+"""The prefix of macros that give the type of a tensor, by number."""
 TYPE_NUMBERS = '#include "npusim_ascendc/data_types.h"\n'
-"""What has the numbers."""
+"""The header that defines the numbers."""
 UNIT_BYTES, GAP_BYTES = 512, 1 << 16
-"""Tensors begin at multiples of the one, and so far apart at least that no two can be mixed up."""
+"""The alignment of tensors, and the least gap, so that no address belongs to two tensors."""
 SUFFIXES = (".asc", ".cpp", ".cc", ".cxx", ".cce")
-"""Of the names of sources."""
+"""The suffixes of sources."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SourceKernel:
-    """A `__global__` function of a file; its template arguments stand in *instance*."""
+    """A `__global__` function of a file; *instance* includes its template arguments."""
 
     file: Path
     instance: str
@@ -68,7 +68,7 @@ class SourceKernel:
         return self.instance.partition("<")[0]
 
     def __getitem__(self, blocks: int) -> SourceLaunch:
-        """A launch on so many blocks; raises AscendCError."""
+        """A launch on this many blocks; raises AscendCError."""
         if not isinstance(blocks, int) or not 0 < blocks <= MOST_BLOCKS:
             raise AscendCError(
                 f"{self.name}: blocks must be a number from 1 to {MOST_BLOCKS}, not {blocks!r}; "
@@ -86,8 +86,8 @@ class SourceKernel:
     ) -> Written:
         """Compile it, run it, and write the programs of its cores; raises AscendCError.
 
-        *operands* are the parameters that are pointers, those of a list as `x[0]`, `x[1]` and so
-        on, *attributes* the others.
+        *operands* are the pointer parameters, the tensors of a list as `x[0]`, `x[1]` and so on,
+        *attributes* the others.
         """
         others = sources.other_sources(self.build.sources, {})
         text = self._source_text() + self._driver(spec)
@@ -121,7 +121,7 @@ class SourceKernel:
             return written(launch, places, spec)
 
     def structure(self, spec: DeviceSpec, name: str, values: Mapping[str, object]) -> Array:
-        """The bytes of the structure that parameter *name* is, given by its fields.
+        """The bytes of the structure of parameter *name*, which is given by its fields.
 
         Raises AscendCError.
         """
@@ -153,7 +153,7 @@ class SourceKernel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SourceLaunch:
-    """A kernel on so many blocks."""
+    """A kernel on a number of blocks."""
 
     kernel: SourceKernel
     blocks: int
@@ -181,7 +181,7 @@ class SourceLaunch:
     def record(
         self, spec: DeviceSpec, operands: Mapping[str, Operand], others: Mapping[str, object]
     ) -> Written:
-        """What its cores do with *operands*, its pointers, and the *others* of its arguments."""
+        """The programs of its cores for *operands*, its pointers, and its *other* arguments."""
         return self.kernel.record(spec, self.blocks, operands, others, self.timeout_s)
 
     def __call__(
@@ -199,7 +199,7 @@ class SourceLaunch:
         for name, found in run.outputs.items():
             array = arrays[name]
             if isinstance(array, np.ndarray) and isinstance(found, np.ndarray):
-                # Of types that npusim has no tensors of, it has the bytes.
+                # Tensors of types that npusim does not have are passed as bytes.
                 array[...] = found.view(array.dtype).reshape(array.shape)
         return run
 
@@ -229,7 +229,7 @@ def _whole(file: Path) -> str:
 
 
 def _by_operand(given: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """Each argument, and each tensor of a list by itself."""
+    """Each argument, and each tensor of a list separately."""
     for name, value in given.items():
         yield name, value
         if isinstance(value, list | tuple):
@@ -238,7 +238,7 @@ def _by_operand(given: Mapping[str, object]) -> Iterator[tuple[str, object]]:
 
 
 def _known(value: object) -> object:
-    """*value*, or its bytes where it is an array of a type that npusim has no tensors of."""
+    """*value*, or its bytes if it is an array of a type that npusim does not have."""
     if isinstance(value, list | tuple):
         return [_known(part) for part in value]
     if isinstance(value, np.ndarray) and dtype_of(value) is None and value.dtype.kind in "biuf":
@@ -247,7 +247,7 @@ def _known(value: object) -> object:
 
 
 def names_source(op: str) -> bool:
-    """Whether *op* names a file of C++, with or without a kernel in it."""
+    """Whether *op* names a C++ file, with or without a kernel name."""
     return Path(op.partition(":")[0]).suffix in SUFFIXES
 
 
@@ -257,7 +257,7 @@ def named(
     timeout_s: float | None = None,
     build: Build | None = None,
 ) -> SourceLaunch:
-    """The launch that `FILE.cpp:KERNEL[BLOCKS]` names, *blocks* in place of those in brackets.
+    """The launch that `FILE.cpp:KERNEL[BLOCKS]` names; *blocks* overrides those in brackets.
 
     Raises AscendCError.
     """
@@ -278,7 +278,7 @@ def named(
 
 
 def _placed(process: Process, operands: Mapping[str, Operand]) -> list[Place]:
-    """Put *operands* into global memory, and behind those of a list what describes them."""
+    """Put *operands* into global memory, with a descriptor after the tensors of a list."""
     start, places = GAP_BYTES, []
     lists: dict[str, list[tuple[int, tuple[int, ...]]]] = {}
     for name, operand in operands.items():
@@ -298,7 +298,7 @@ def _placed(process: Process, operands: Mapping[str, Operand]) -> list[Place]:
 
 
 def _described(tensors: Sequence[tuple[int, tuple[int, ...]]]) -> NDArray[np.uint64]:
-    """What a list of *tensors*, start and shape each, is in memory: see list_tensor.h."""
+    """The descriptor in memory of a list of *tensors*, start and shape each: see list_tensor.h."""
     words: list[int] = [0]
     for number, (_, shape) in enumerate(tensors):
         words += [len(shape) | number << 32, *shape]

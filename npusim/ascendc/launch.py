@@ -1,4 +1,4 @@
-"""A launch: what its cores call, the values that they ask for, and what is wrong with it."""
+"""A launch: the calls of its cores, the values that they read, and its errors."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from npusim.kernel.program import Line, short_line
 __all__ = ["Launch", "kinds_of"]
 
 VECTOR_CORE, CUBE_CORE, AI_CORE = range(3)
-"""Numbers of the kinds of cores, as in recorder.h."""
+"""The numbers of the kinds of cores, as in recorder.h."""
 
 
 def kinds_of(spec: DeviceSpec, recording: Recording) -> list[str]:
-    """What each core of a launch is called, in the order in which the runtime numbers them."""
+    """The name of each core of a launch, in the numbering of the runtime."""
     first, second = CORE_KINDS[spec.arch]
     if recording.kind == AI_CORE:
         return [first] * recording.blocks
@@ -39,7 +39,7 @@ def kinds_of(spec: DeviceSpec, recording: Recording) -> list[str]:
 
 
 class Launch:
-    """What *process* does from the message that begins a launch up to the one that ends it."""
+    """The activity of *process* from the message that begins a launch to the one that ends it."""
 
     def __init__(
         self,
@@ -53,16 +53,16 @@ class Launch:
         self._process, self._spec, self.lines = process, spec, lines
         self._allocated, self.auto_sync = allocated, auto_sync
         self.before: dict[int, NDArray[np.uint8]] = {}
-        """What was *allocated*, start -> bytes, before anything was played, if something was."""
+        """The contents of *allocated*, start -> bytes, before the first playback; else empty."""
         self.recording = Recording.of(begun.payload)
         self.kinds = kinds_of(spec, self.recording)
         self._micro_ops: dict[tuple[int, str], tuple[MicroOp, ...]] = {}
         self._played = 0
         self.reads_values = False
-        """Whether it has looked at values, so that what it does belongs to them."""
+        """Whether it has read values, so that its programs depend on them."""
 
     def run(self) -> Recording:
-        """Record to the end; raises what is wrong with the kernel."""
+        """Record to the end; raises the errors of the kernel."""
         if not self.recording.blocks:
             raise AscendCError(
                 f"{self.recording.kernel}: a launch must be of at least 1 block, not of 0; see why "
@@ -103,11 +103,11 @@ class Launch:
         return self._micro_ops[key]
 
     def lines_of(self, number: int) -> tuple[Line, ...]:
-        """The line of call *number*, and those that called it, the innermost first."""
+        """The line of call *number*, and the lines of its callers, the innermost first."""
         return self.lines.calls(self.recording.called[number].addresses)
 
     def at(self, addresses: tuple[int, ...]) -> str:
-        """The lines of *addresses* in words."""
+        """The lines of *addresses* as text."""
         self.lines.learn(addresses)
         return described(self.lines.calls(addresses))
 
@@ -116,7 +116,7 @@ class Launch:
         return Playing(self._spec, self.kinds, self._process.memory, self.micro_ops)
 
     def _play_stores(self, address: int) -> bool:
-        """Play all if something was stored to the tensor at *address*; whether it was."""
+        """If something was stored to the tensor at *address*, play all; returns whether it was."""
         records = self.recording.records[self._played :]
         start = max((x for x in self._allocated if x <= address), default=0)
         end = start + self._allocated.get(start, 0)
@@ -142,7 +142,7 @@ class Launch:
         self._process.answer(found.ljust(nbytes, b"\0"))
 
     def _refuse(self, said: Said) -> None:
-        """Raise what a message of trouble says."""
+        """Raise the error that a message reports."""
         kernel, payload = self.recording.kernel, said.payload
         if said.kind is Message.REFUSAL:
             (depth,) = struct.unpack_from("<q", payload)
@@ -151,7 +151,7 @@ class Launch:
             raise AscendCError(f"{kernel}: {text} ({self.at(addresses)})")
         if said.kind is Message.CRASH:
             number, place, address, *calls = struct.unpack(f"<{len(payload) // 8}Q", payload)
-            # The address of a crash is that of the instruction itself.
+            # The address of a crash is the address of the instruction itself.
             where = self.at((address + 1, *calls))
             if number == signal.SIGALRM:
                 raise StuckError(
@@ -168,7 +168,7 @@ class Launch:
 
 
 def described(calls: tuple[Line, ...]) -> str:
-    """Lines in words, the innermost first."""
+    """Lines as text, the innermost first."""
     found = [f"line {number} of {name}" for name, number in map(short_line, calls)]
     return ", called from ".join(found) or "a line that is not known"
 

@@ -1,4 +1,4 @@
-"""Which lines of C++ an address of a program stands for."""
+"""The lines of C++ that correspond to an address of a program."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ UNKNOWN = ("", 0)
 
 
 class Lines:
-    """The lines of *program*, which was made of *source* and has debugging information."""
+    """The lines of *program*, which was compiled from *source* with debugging information."""
 
     def __init__(self, program: Path, source: Path) -> None:
         self._program, self._source = program, source.resolve()
         self._known: dict[int, tuple[Line, ...]] = {}
-        """The lines of the user's at an address, the innermost first."""
+        """The lines of the user's code at an address, the innermost first."""
 
     def learn(self, addresses: Iterable[int]) -> None:
         """Find the lines of return *addresses*, all at once."""
         unknown = sorted({address for address in addresses if address not in self._known})
         if not unknown or not shutil.which("addr2line"):
-            return  # messages then do without lines
-        # A call returns behind itself: its line is that of the byte before.
+            return  # messages then have no lines
+        # A call returns to the next instruction: its line is that of the byte before.
         words = [hex(address - 1) for address in unknown]
         said = subprocess.run(
             ["addr2line", "-a", "-i", "-e", str(self._program)],
@@ -54,12 +54,12 @@ class Lines:
         return str(self._source if path.name == GENERATED else path), int(number)
 
     def calls(self, addresses: Iterable[int]) -> tuple[Line, ...]:
-        """The lines of the user's that called each other, the innermost first."""
+        """The call stack in lines of the user's code, the innermost first."""
         return tuple(line for address in addresses for line in self._known.get(address, ()))
 
 
 @cache
 def _is_ours(file: str) -> bool:
-    """Whether a file is a header or the runtime of ours, the compiler's, or what starts kernels."""
+    """Whether a file belongs to npusim, to the compiler, or to the code that starts kernels."""
     path = Path(file)
     return path.is_relative_to(HERE) or path.is_relative_to("/usr") or path.name == "driver.cpp"

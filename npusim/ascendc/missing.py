@@ -1,7 +1,7 @@
-"""Which names of Ascend C a compiler did not find, and what to do without them.
+"""The names of Ascend C that a compiler did not find, and the alternatives to them.
 
 ``missing_names.txt`` holds the names that have a page or a prototype in asc-devkit@82b89a1,
-docs/zh, and that our headers do not declare.
+docs/zh, and that npusim's headers do not declare.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ IN_THE_API = re.compile(
 )
 OWN_REFUSAL = re.compile(r"static assertion failed[^\"]*?: \"?npusim: (.*?)\"?$")
 MOST_NAMES = 8
-"""How many names a message lists."""
+"""The most names that a message lists."""
 
 
 class Family(NamedTuple):
-    """Names of one form, what they are, and what to do without them."""
+    """Names of one form, what they are, and the alternative to them."""
 
     form: re.Pattern[str]
     what: str
@@ -90,9 +90,9 @@ def _documented() -> frozenset[str]:
 
 
 def what_is_missing(said: str, source: Path) -> str:
-    """What a compiler that *said* this about *source* did not find of Ascend C, as a sentence.
+    """The names of Ascend C that a compiler that *said* this did not find, as a sentence.
 
-    Empty where it is about other things.
+    Empty if the message is about other things.
     """
     found: dict[tuple[str, Family], dict[str, Line]] = {}
     refused = list[str]()
@@ -117,7 +117,7 @@ def what_is_missing(said: str, source: Path) -> str:
 
 
 def _header(message: str) -> tuple[str, Family] | None:
-    """A header that is not there."""
+    """A missing header."""
     match = HEADER.match(message)
     if match is None:
         return None
@@ -126,7 +126,7 @@ def _header(message: str) -> tuple[str, Family] | None:
 
 
 def _name(message: str) -> tuple[str, Family] | None:
-    """A name of the API that is not there."""
+    """A missing name of the API."""
     names = QUOTED.findall(message)
     for name in names:
         for family in FAMILIES:
@@ -140,7 +140,7 @@ def _name(message: str) -> tuple[str, Family] | None:
 
 
 def _listed(names: dict[str, Line], source: Path) -> str:
-    """Names and the lines where they come first."""
+    """Names and the lines where they first appear."""
     listed = []
     for name, (file, line) in list(names.items())[:MOST_NAMES]:
         where = "" if Path(file) == source.resolve() else f" of {short_line((file, line))[0]}"

@@ -1,4 +1,4 @@
-"""Plays what a kernel has recorded so far, so that it can read values that it computed."""
+"""Play back what a kernel has recorded so far, so that it can read the values it computed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Playing"]
 
 
 class Playing:
-    """The cores of a launch on global *memory*; *kinds* says what each of them is."""
+    """The cores of a launch on global *memory*; *kinds* has the kind of each core."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Playing:
         self._states: dict[int, State] = {}
 
     def play(self, records: NDArray[np.void]) -> None:
-        """Compute *records*, in the order in which they came."""
+        """Compute *records* in the order of recording."""
         rows = zip(*(records[name].tolist() for name in ("called", "core", "address")), strict=True)
         for called, core, address in rows:
             ops = self._micro_ops(called, core)

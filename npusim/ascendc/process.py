@@ -1,7 +1,7 @@
-"""The process in which a program runs, and what it says while it does.
+"""The process in which a program runs, and the messages that it sends.
 
-Program and simulator share global memory. The program records what its kernels call; the simulator
-plays that when a value is asked for, or at the end of a launch.
+Program and simulator share global memory. The program records the calls of its kernels; the
+simulator plays them back when a kernel reads a value, or at the end of a launch.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from npusim.ascendc.errors import StuckError
 __all__ = ["MEMORY_START", "Message", "Process", "Said"]
 
 MEMORY_BYTES = 1 << 36
-"""What programs can allocate: 64 GiB, as a card of Atlas A2 has. Pages come when they are used."""
+"""The memory that programs can allocate: 64 GiB, as on a card of Atlas A2, mapped lazily."""
 MEMORY_START = 1 << 44
-"""Where a program has its global memory: so that addresses can be written down before it starts."""
+"""The address of a program's global memory, so that addresses are known before it starts."""
 HEADER = struct.Struct("<2q")
 GRACE_S = 2.0
-"""What a program that is out of time has to say where it is."""
+"""The time that a program has to report its position after the time limit."""
 
 
 class Message(IntEnum):
-    """What a program says: the same table is in runtime/recorder.cpp."""
+    """The kinds of messages of a program: the same table is in runtime/recorder.cpp."""
 
     LAUNCH = 1
     RECORDS = 2
@@ -60,9 +60,9 @@ class Said(NamedTuple):
 
 
 class Process:
-    """*command* runs from the beginning to the end of a `with`; *timeout_s* limits it.
+    """*command* runs during a `with` block; *timeout_s* limits it.
 
-    It prints to the file number *stdout*, or where this process does.
+    It prints to the file descriptor *stdout*, by default to that of this process.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Process:
         os.ftruncate(file, MEMORY_BYTES)
         self._map = mmap.mmap(file, MEMORY_BYTES)
         self.memory: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
-        """Global memory, which both sides see."""
+        """Global memory, which both processes share."""
         self._from, to = os.pipe()
         told, self._to = os.pipe()
         words = f"{to},{told},{file},{MEMORY_BYTES},{MEMORY_START}"
@@ -105,9 +105,9 @@ class Process:
         os.close(self._to)
 
     def hear(self) -> Said | None:
-        """What the program says next; None once it has ended.
+        """The next message of the program; None once it has ended.
 
-        Raises StuckError where it is out of time and does not say where it is.
+        Raises StuckError if it exceeds the time limit and does not report its position.
         """
         header = self._read(HEADER.size)
         if header is None:
@@ -117,7 +117,7 @@ class Process:
         return None if payload is None else Said(Message(kind), payload)
 
     def answer(self, data: bytes) -> None:
-        """Let the program go on with *data*."""
+        """Let the program continue with *data*."""
         left = memoryview(data)
         while left:
             left = left[os.write(self._to, left) :]
@@ -138,7 +138,7 @@ class Process:
         return b"".join(parts)
 
     def _await(self) -> None:
-        """Wait until there is something to read; a program that is out of time is asked where."""
+        """Wait for data to read; after the time limit, ask the program for its position."""
         if self._deadline is None:
             return
         if select.select([self._from], [], [], max(0.0, self._deadline - time.monotonic()))[0]:
@@ -153,7 +153,7 @@ class Process:
 
 
 def _shared_file() -> int:
-    """A file without a name, in memory where the system can."""
+    """A file without a name, in memory if the system supports it."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("npusim")
     with tempfile.TemporaryFile() as file:

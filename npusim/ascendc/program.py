@@ -1,6 +1,6 @@
 """A program with host code: each kernel that it launches, one after the other.
 
-The program goes on behind a launch once its outputs are in global memory.
+The program continues after a launch once the outputs of the kernel are in global memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["HostProgram", "ProgramLaunch"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProgramLaunch:
-    """A kernel that a program launched, and what it was given."""
+    """A kernel that a program launched, with its arguments."""
 
     name: str
     file: Path
@@ -41,14 +41,14 @@ class ProgramLaunch:
     programs: Written
     is_strict: bool
     number: int
-    """Which of the launches of the program, from 1 on."""
+    """The number of the launch in the program, from 1."""
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
         return tuple(Parameter(name, True, "") for name in self.operands)
 
     def record(self, *_: object) -> Written:
-        """What its cores did."""
+        """The programs of its cores."""
         return self.programs
 
 
@@ -70,7 +70,7 @@ class HostProgram:
             preprocess = partial(preprocessed, source=each, spec=spec, build=self._build)
             self._kernels |= sources.kernels(text, preprocess)
         self.exit_code: int | None = None
-        """What the program ended with, once it has."""
+        """The exit code of the program, once it has ended."""
 
     def launches(
         self,
@@ -78,10 +78,10 @@ class HostProgram:
         timeout_s: float | None = None,
         stdout: int | None = None,
     ) -> Iterator[tuple[ProgramLaunch, dict[str, NDArray[np.uint8]]]]:
-        """Run it with these *arguments*: each launch, and the bytes of its tensors, in which who
-        iterates puts its outputs. Raises AscendCError.
+        """Run it with these *arguments*: yields each launch and the bytes of its tensors, into
+        which the caller writes the outputs. Raises AscendCError.
 
-        What it prints goes to the file number *stdout*, or where this process prints.
+        It prints to the file descriptor *stdout*, by default to that of this process.
         """
         whole = "\n".join(self._texts.values())
         cores = {
@@ -164,7 +164,7 @@ class HostProgram:
 
 
 def _operand(name: str, data: NDArray[np.uint8], dtype: DType | None) -> Operand:
-    """A tensor of the type in which it is copied, where it is whole elements, or of bytes."""
+    """A tensor of the type in which it is copied, or of bytes if it has a partial element."""
     if dtype is not None and dtype is not INT4 and not data.size * 8 % dtype.bits:
         array: Array = data.view(dtype.numpy)
         return Operand(name, TensorSpec(array.shape, dtype.name), array)

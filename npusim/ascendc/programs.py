@@ -1,4 +1,4 @@
-"""From what a launch recorded to the programs of its cores."""
+"""Convert the recording of a launch to the programs of its cores."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ __all__ = ["Place", "Written", "written"]
 
 NOWHERE = ("", 0)
 OPERATION = ScalarAlu("add", "computed", 0)
-"""What the scalar unit does for an operator of C++; its value is the host's."""
+"""The scalar micro-op for a C++ operator; the host computes its value."""
 Integers = NDArray[np.int64]
 Form = tuple[int, tuple[tuple[MicroOp, ...], ...]]
-"""A call, and what stands before each of its micro-ops."""
+"""A call, and the flags and barriers before each of its micro-ops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class SourceProgram(TabledProgram):
     """A program whose messages name lines of C++."""
 
     def numbered(self, index: int) -> str:
-        """The number of a micro-op, and the line that wrote it."""
+        """The index of a micro-op, and the line that issued it."""
         ((call, begin, _),) = self.between(index, index + 1)
         file, line = short_line(call.lines[index - begin])
         return f"#{index} (line {line} of {file})"
@@ -66,17 +66,17 @@ class Written:
 
     blocks: tuple[Block, ...]
     stored: frozenset[str]
-    """Tensors that are written to."""
+    """Tensors that are written."""
     loaded: frozenset[str]
     """Tensors that are read."""
     types: dict[str, DType]
-    """Tensor -> the type of the elements that are copied first."""
+    """Tensor -> the element type of its first copy."""
     is_mix: bool
     """Whether cube and vector cores start together."""
     reads_tiling: bool
     """Whether the kernel reads its sizes from global memory."""
     reads_values: bool
-    """Whether the kernel looked at values: with others it may do other things."""
+    """Whether the kernel read values: with other values it may have other programs."""
 
 
 def written(launch: Launch, places: Sequence[Place], spec: DeviceSpec) -> Written:
@@ -96,10 +96,10 @@ class _Writing:
         self._forms: dict[Form, int] = {}
         self._form_of: list[Form] = []
         self._numbers: dict[bytes, int] = {}
-        """What a round does -> the number of its body."""
+        """The calls of a round -> the index of its body."""
         self._bodies: list[Body] = []
         self._claimed: list[dict[str, int]] = []
-        """Buffer -> where the last byte is that each of them touches."""
+        """Buffer -> the end of the bytes that are used in it."""
         self._stored: set[str] = set()
         self._loaded: set[str] = set()
         self._types: dict[str, DType] = {}
@@ -155,7 +155,7 @@ class _Writing:
     def _located(
         self, address: NDArray[np.int64], called: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The number of the tensor of each address, or -1, and how far into it that is."""
+        """The index of the tensor of each address, or -1, and the offset in it."""
         tensor = np.searchsorted(self._starts, address, side="right") - 1
         is_global = address >= 0
         lost = is_global & (tensor < 0)
@@ -173,7 +173,7 @@ class _Writing:
     def _check_inside(
         self, core: int, place: Place, called: NDArray[np.int64], offset: NDArray[np.int64]
     ) -> None:
-        """Raise BoundsError where an operand does not end within its tensor."""
+        """Raise BoundsError if an operand extends beyond its tensor."""
         for number in np.unique(called).tolist():
             furthest = int(offset[called == number].max())
             for op in self._launch.micro_ops(number, core):
@@ -189,7 +189,7 @@ class _Writing:
                     )
 
     def _ordered(self, core: int, called: Integers) -> Integers:
-        """The number of the form of each call: what the compiler puts around its micro-ops."""
+        """The index of the form of each call: what the compiler adds around its micro-ops."""
         key = self._launch.kinds[core], called.tobytes()
         if key not in self._orders:
             sync = AutoSync() if self._launch.auto_sync else None
@@ -211,7 +211,7 @@ class _Writing:
         return self._orders[key]
 
     def _body(self, core: int, forms: Integers, tensor: Integers, within: Integers) -> int:
-        """The number of the body of a round."""
+        """The index of the body of a round."""
         kind = self._launch.kinds[core].encode()
         key = kind + forms.tobytes() + tensor.tobytes() + within.tobytes()
         if key not in self._numbers:
@@ -245,7 +245,7 @@ class _Writing:
         return SourceProgram(self._launch.recording.kernel, table, claimed)
 
     def _named(self, core: int, number: int, tensor: int) -> tuple[MicroOp, ...]:
-        """The micro-ops of a call, whose operand in global memory is that tensor."""
+        """The micro-ops of a call, whose operand in global memory is this tensor."""
         key = number, tensor, self._launch.kinds[core]
         if key not in self._ops:
             ops = self._launch.micro_ops(number, core)
@@ -265,18 +265,18 @@ class _Writing:
 
 
 class _Arithmetic:
-    """What a core computes between the calls that it makes."""
+    """The scalar operations of a core between its calls."""
 
     def __init__(self, launch: Launch, readings: Readings) -> None:
         self._launch, self._readings = launch, readings
         self._operations = 0
-        """Those that come before the next call."""
+        """The operations before the next call."""
         self._reading: tuple[Reading, ...] = ()
         self._calls: set[tuple[int, ...]] = set()
-        """The calls that the statement has made so far in which it reads values."""
+        """The calls so far by which the current statement reads values."""
 
     def before(self, number: int) -> tuple[MicroOp, ...]:
-        """What comes before call *number*."""
+        """The operations before call *number*."""
         found = (OPERATION,) * self._operations
         self._operations = 0
         called = self._launch.recording.called[number]
@@ -291,7 +291,7 @@ class _Arithmetic:
 
 
 def _renamed(op: MicroOp, name: str) -> MicroOp:
-    """*op*, its operand in global memory that of *name*."""
+    """*op* with tensor *name* as its operand in global memory."""
     place = global_operand(op)
     if place is None:
         return op

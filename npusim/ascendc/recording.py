@@ -1,7 +1,7 @@
-"""What a kernel recorded: its calls, each with its arguments and where it was called from.
+"""The recording of a kernel: its calls, each with its arguments and its call site.
 
-A record is a row of four columns: the number of what was called, the core, and where its operand
-in global memory begins. What is called often with the same arguments has one number.
+A record is a row of four columns: the number of the call, the core, and the start of its operand in
+global memory. Repeated calls with the same arguments share one number.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ TYPES: tuple[tuple[str, DType | None], ...] = (
     ("double", None),
     ("bool", UINT8),
 )
-"""By number: the type in C++ and the one that buffers hold, of the same bits."""
+"""By number: the type in C++, and the type with the same bits in buffers."""
 
 RECORD = np.dtype([("called", np.int32), ("core", np.int32), ("address", np.int64)])
 
@@ -70,7 +70,7 @@ class LocalOperand(NamedTuple):
     address_bytes: int
     type: int
     size: int
-    """Elements from here to the end of its buffer; 0 where that is not known."""
+    """Elements from here to the end of its buffer; 0 if that is unknown."""
     block_stride: int
     repeat_stride: int
 
@@ -83,7 +83,7 @@ class LocalOperand(NamedTuple):
 
 
 class GlobalOperand(NamedTuple):
-    """A tensor in global memory; where it begins stands in the record."""
+    """A tensor in global memory; its start is in the record."""
 
     type: int
 
@@ -93,11 +93,11 @@ class GlobalOperand(NamedTuple):
 
 
 COUNTER = 3
-"""The form of lanes whose number stands in the mask: `Lanes::COUNTER` in recorder.h."""
+"""The form of lanes in which the mask holds their number: `Lanes::COUNTER` in recorder.h."""
 
 
 class Lanes(NamedTuple):
-    """Which elements of each repeat take part: the fields of `Lanes` in recorder.h."""
+    """The active elements of each repeat: the fields of `Lanes` in recorder.h."""
 
     form: int
     low: int
@@ -106,14 +106,14 @@ class Lanes(NamedTuple):
 
 
 class Number(NamedTuple):
-    """A number of a type of C++."""
+    """A number with its C++ type."""
 
     type: int
     bits: int
 
     @property
     def value(self) -> float:
-        """What it is, as Python has it."""
+        """Its value in Python."""
         name, dtype = TYPES[self.type]
         nbytes = 8 if dtype is None else max(1, dtype.bits // 8)
         raw = np.array([self.bits], np.int64).view(np.uint8)[:nbytes]
@@ -134,12 +134,12 @@ KINDS: dict[int, tuple[type, int]] = {
     4: (Number, 2),
     5: (Lanes, 4),
 }
-"""Number of a kind of argument, as in recorder.h -> what it becomes, and its words."""
+"""Number of a kind of argument, as in recorder.h -> its Python type, and its words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """A name of the API with its arguments, and the addresses from which it was called."""
+    """A function of the API with its arguments, and the addresses of its callers."""
 
     name: str
     arguments: tuple[Argument, ...]
@@ -148,26 +148,26 @@ class Called:
 
 @dataclass(slots=True)
 class Recording:
-    """A launch, as far as it has recorded."""
+    """The recording of a launch up to now."""
 
     kernel: str
     kind: int
     halves: int
     blocks: int
     pointers: tuple[int, ...]
-    """Where each argument that is a pointer points to in global memory; -1 for others."""
+    """The address in global memory of each pointer argument; -1 for other arguments."""
     called: list[Called] = field(default_factory=list)
     _parts: list[NDArray[np.void]] = field(default_factory=list)
 
     @classmethod
     def of(cls, payload: bytes) -> Recording:
-        """The beginning of a launch."""
+        """The recording at the start of a launch."""
         kind, halves, blocks, count = struct.unpack_from("<4q", payload)
         pointers = struct.unpack_from(f"<{count}q", payload, 32)
         return cls(payload[32 + 8 * count :].decode(), kind, halves, blocks, pointers)
 
     def add(self, payload: bytes) -> NDArray[np.void]:
-        """Take up more records; gives them."""
+        """Append further records and return them."""
         descriptor_bytes, count = struct.unpack_from("<2q", payload)
         self.called += _called(payload[16 : 16 + descriptor_bytes])
         part = np.frombuffer(payload, RECORD, count, 16 + descriptor_bytes)
@@ -176,7 +176,7 @@ class Recording:
 
     @property
     def records(self) -> NDArray[np.void]:
-        """All of them in the order in which they came."""
+        """All records in the order of recording."""
         if len(self._parts) != 1:
             self._parts = [np.concatenate([np.zeros(0, RECORD), *self._parts])]
         return self._parts[0]

@@ -1,7 +1,7 @@
-"""What stands in a source: its kernels, their parameters and cores, and where it launches them.
+"""The contents of a source: its kernels, their parameters and cores, and its launches.
 
-C++ is not parsed here, only cut into words: that is enough to find `__global__`, the parentheses
-behind it, and `<<<...>>>`, which a compiler of the host does not know.
+C++ is not parsed here, only split into tokens: that is enough to find `__global__`, the parentheses
+after it, and `<<<...>>>`, which a host compiler does not know.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ PAIRS = {"(": ")", "[": "]", "{": "}"}
 
 
 class Word(NamedTuple):
-    """A word of C++, and where it stands."""
+    """A token of C++, and its position."""
 
     kind: str
     text: str
@@ -61,7 +61,7 @@ class Word(NamedTuple):
 
 
 class Cores(NamedTuple):
-    """What a block of a kernel is: the number of its kind, and the vector cores of its cube core.
+    """The cores of a block: the number of its kind, and the vector cores per cube core.
 
     The numbers are those of `CoreKind` in include/npusim_ascendc/recorder.h.
     """
@@ -81,11 +81,11 @@ TASK_TYPES = {
 }
 """asc-devkit, docs/zh/api, KERNEL_TASK_TYPE."""
 MARK = "npusim_kernel_"
-"""Begins the name that stands behind a `__global__` while the preprocessor is asked for it."""
+"""The prefix of the name that marks a `__global__` in the input of the preprocessor."""
 WORKSPACE = "__kfc_workspace__"
 """Marks the parameter that the library may write to (asc-devkit, docs/zh/api)."""
 OF_THE_CUBE = frozenset(("Mmad", "Matmul", "MatmulImpl", "LoadData", "Fixpipe", "Conv3D"))
-"""Names of the API that a vector core does not have."""
+"""Names of the API that do not exist on a vector core."""
 
 
 class Parameter(NamedTuple):
@@ -104,18 +104,18 @@ class Kernel:
     name: str
     parameters: tuple[Parameter, ...]
     cores: Cores | None
-    """What the source says of its cores, if it says so."""
+    """The cores that the source declares, if it does."""
     is_template: bool
     line: int
     is_defined: bool
-    """Whether more than its declaration stands there."""
+    """Whether it is a definition, not only a declaration."""
 
 
 def kernels(text: str, preprocess: Callable[[str], str] | None = None) -> dict[str, Kernel]:
     """The kernels that *text* defines, by name. Raises AscendCError.
 
-    What the preprocessor leaves out counts as well, unless a kernel has other cores there: then
-    *preprocess*, if given, is asked what it leaves.
+    Text that the preprocessor would remove counts as well, unless a kernel has different cores
+    there: then *preprocess*, if given, decides which text remains.
     """
     words = [word for word in words_of(text) if word.kind not in ("blank", "line")]
     starts = [index for index, word in enumerate(words) if word.text == "__global__"]
@@ -133,7 +133,7 @@ def kernels(text: str, preprocess: Callable[[str], str] | None = None) -> dict[s
 
 
 def _kernels(text: str, words: Sequence[Word], starts: Iterable[int]) -> dict[str, Kernel]:
-    """Those whose `__global__` are the words number *starts*."""
+    """The kernels whose `__global__` are the tokens at *starts*."""
     found: dict[str, Kernel] = {}
     for index in starts:
         kernel = _kernel(text, words, index)
@@ -152,14 +152,14 @@ def _kernels(text: str, words: Sequence[Word], starts: Iterable[int]) -> dict[st
 
 
 def with_launches(text: str, cores: dict[str, Cores]) -> str:
-    """*text* with each `f<<<blocks, ...>>>(...)` written as a call, line for line.
+    """*text* with each `f<<<blocks, ...>>>(...)` replaced by a call, line for line.
 
-    *cores* says what a block of each kernel is.
+    *cores* has the cores of a block of each kernel.
     """
     words = [word for word in words_of(text) if word.kind not in ("blank", "line")]
     pieces: list[str] = []
     done = 0
-    # A pointer to a kernel may point to any of them.
+    # A function pointer may point to any of the kernels.
     of_all = VECTOR if len({*cores.values()}) != 1 else next(iter(cores.values()))
     for index, word in enumerate(words):
         if word.text != "<<<":
@@ -185,7 +185,7 @@ def with_launches(text: str, cores: dict[str, Cores]) -> str:
 
 
 def with_workspaces(text: str) -> str:
-    """*text* in which each kernel says first which parameter is `__kfc_workspace__`."""
+    """*text* in which each kernel first declares its `__kfc_workspace__` parameter."""
     words = [word for word in words_of(text) if word.kind not in ("blank", "line")]
     pieces: list[str] = []
     done = 0
@@ -208,9 +208,9 @@ def with_workspaces(text: str) -> str:
 
 
 def with_watches(text: str, watches: Iterable[tuple[int, str]]) -> str:
-    """*text* that prints tensors, each behind the statement that ends in a line.
+    """*text* with code that prints tensors, each after the statement that ends in a line.
 
-    *watches* are numbers of lines and expressions. Raises AscendCError.
+    *watches* are line numbers and expressions. Raises AscendCError.
     """
     wanted = sorted(watches, reverse=True)
     starts = [0, *(match.end() for match in re.finditer("\n", text)), len(text) + 1]
@@ -232,12 +232,12 @@ def with_watches(text: str, watches: Iterable[tuple[int, str]]) -> str:
 
 
 def has_main(text: str) -> bool:
-    """Whether *text* has the word main."""
+    """Whether *text* contains the token main."""
     return any(word.text == "main" for word in words_of(text) if word.kind == "name")
 
 
 def texts_of(file: Path) -> dict[Path, str]:
-    """The text of *file*, and of the headers that it includes by a path from its own folder.
+    """The text of *file*, and of the headers that it includes relative to its folder.
 
     Raises AscendCError.
     """
@@ -258,7 +258,7 @@ def texts_of(file: Path) -> dict[Path, str]:
 
 
 def other_sources(files: Iterable[Path], cores: dict[str, Cores]) -> dict[Path, str]:
-    """What a compiler reads of the *files* that a program is made of besides its own."""
+    """The compiler's input for the additional *files* of a program."""
     found = {}
     for file in files:
         text = with_launches(with_workspaces(texts_of(file)[file]), cores)
@@ -267,7 +267,7 @@ def other_sources(files: Iterable[Path], cores: dict[str, Cores]) -> dict[Path, 
 
 
 def on_chip(cores: Cores, spec: DeviceSpec) -> Cores:
-    """What a block is on *spec*: chips without cube cores have one kind for all."""
+    """The cores of a block on *spec*: chips without cube cores have one kind for all."""
     return cores if spec.arch == "2201" else AI
 
 
@@ -277,7 +277,7 @@ def _on_one_line(text: str) -> str:
 
 
 def words_of(text: str) -> Iterator[Word]:
-    """The words of *text*, blanks and lines of the preprocessor among them."""
+    """The tokens of *text*, including blanks and preprocessor lines."""
     for match in WORDS.finditer(text):
         assert match.lastgroup is not None
         kind = "text" if match.lastgroup == "mark" else match.lastgroup
@@ -285,7 +285,7 @@ def words_of(text: str) -> Iterator[Word]:
 
 
 def _opening(words: Sequence[Word], index: int) -> int | None:
-    """The parenthesis of the parameters behind the `__global__` that is word number *index*."""
+    """The opening parenthesis of the parameters after the `__global__` at token *index*."""
     for number in range(index, len(words)):
         if words[number].text in (";", "{", "}"):
             return None
@@ -296,7 +296,7 @@ def _opening(words: Sequence[Word], index: int) -> int | None:
 
 
 def _kernel(text: str, words: Sequence[Word], index: int) -> Kernel | None:
-    """The kernel whose `__global__` is word number *index*."""
+    """The kernel whose `__global__` is token *index*."""
     opening = _opening(words, index)
     if opening is None:
         return None
@@ -319,7 +319,7 @@ def _kernel(text: str, words: Sequence[Word], index: int) -> Kernel | None:
 
 
 def _parameters(words: Sequence[Word]) -> Iterator[Parameter]:
-    """Each parameter: its name is the last word before a comma, a default or the end."""
+    """The parameters: the name of each is the last token before a comma, a default or the end."""
     depth, name, kind, is_pointer = 0, "", "", False
     for word in [*words, Word("sign", ",", 0, 0)]:
         if word.text in ("(", "[", "{", "<"):
@@ -337,7 +337,7 @@ def _parameters(words: Sequence[Word]) -> Iterator[Parameter]:
 
 
 def _cores(qualifiers: Sequence[Word], body: Sequence[Word]) -> Cores | None:
-    """What qualifiers, or a task type in the body, say of the cores."""
+    """The cores according to qualifiers, or to a task type in the body."""
     texts = [word.text for word in qualifiers]
     if "__mix__" in texts:
         numbers = [word.text for word in qualifiers[texts.index("__mix__") :]][1:]
@@ -353,7 +353,7 @@ def _cores(qualifiers: Sequence[Word], body: Sequence[Word]) -> Cores | None:
 
 
 def guessed_cores(text: str) -> Cores:
-    """What a block is where nothing says so: cube cores with vector cores if both are used."""
+    """The default cores of a block: cube cores with vector cores if both are used."""
     names = {word.text for word in words_of(text) if word.kind == "name"}
     if not names & OF_THE_CUBE:
         return VECTOR
@@ -361,7 +361,7 @@ def guessed_cores(text: str) -> Cores:
 
 
 def _callee(words: Sequence[Word], index: int) -> int:
-    """The first word of the name before word number *index*, with its template arguments."""
+    """The first token of the name before token *index*, with its template arguments."""
     first = index - 1
     if words[first].text == ">":
         depth = 0
@@ -383,7 +383,7 @@ def _name(callee: Sequence[Word]) -> str:
 
 
 def closing_of(words: Sequence[Word], index: int) -> int:
-    """The number of the bracket that closes number *index*; the last word where none does."""
+    """The index of the bracket that closes token *index*; the last token if none does."""
     opening, closing, depth = words[index].text, PAIRS[words[index].text], 0
     for place in range(index, len(words)):
         depth += (words[place].text == opening) - (words[place].text == closing)

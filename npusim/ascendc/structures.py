@@ -1,7 +1,7 @@
-"""Structures of a source as the compiler sees it: their fields, and which of them a kernel reads.
+"""Structures in a preprocessed source: their fields, and which of them a kernel reads.
 
-The compiler says where fields lie; what they are called stands here, in what its preprocessor
-leaves of the source.
+The compiler gives the offsets of fields; this module finds their names in the output of the
+preprocessor.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from npusim.ascendc.source import Word, closing_of, words_of
 __all__ = ["Member", "Structure", "needed", "own_text", "printing", "read_by", "structure"]
 
 BRACES = re.compile(r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])'|namespace\s+([\w:]+)\s*\{|[{}]")
-"""Brackets of blocks, and the names of those that are namespaces."""
+"""Brackets of blocks, and the names of namespaces."""
 LINE = re.compile(r'^# \d+ "([^"]*)"', re.MULTILINE)
 SYSTEM = ("/usr/", "<")
-"""Where files begin that are not of kernels."""
+"""Path prefixes of files that do not belong to kernels."""
 NOT_A_FIELD = frozenset(("using", "typedef", "static", "friend", "enum", "template", "public"))
 NOT_A_FIELD |= {"private", "protected", "constexpr", "operator"}
 ACCESS = frozenset(("public", "private", "protected"))
@@ -33,14 +33,14 @@ class Member(NamedTuple):
 
 
 class Structure(NamedTuple):
-    """A structure, by its whole name."""
+    """A structure with its qualified name."""
 
     name: str
     members: tuple[Member, ...]
 
 
 def own_text(preprocessed: str) -> str:
-    """What a preprocessor wrote of files that are not the system's."""
+    """The output of a preprocessor without system files."""
     edges = [*LINE.finditer(preprocessed)]
     ends = [match.start() for match in edges[1:]] + [len(preprocessed)]
     return "".join(
@@ -51,7 +51,7 @@ def own_text(preprocessed: str) -> str:
 
 
 def structure(text: str, name: str) -> Structure | None:
-    """The structure *name* of *text*, those that it is derived from included."""
+    """The structure *name* of *text*, including its base classes."""
     last = _unaliased(text, name).rpartition("::")[2]
     head = re.search(rf"\b(?:struct|class)\b[^;{{}}()=]*?\b{last}\b([^;{{}}()=<>]*)\{{", text)
     if head is None:
@@ -65,7 +65,7 @@ def structure(text: str, name: str) -> Structure | None:
 
 
 def needed(text: str, name: str) -> dict[str, Structure]:
-    """The structure *name* of *text* and those within it, by the last word of each one's name."""
+    """The structure *name* of *text* and its nested ones, by the last part of each name."""
     found: dict[str, Structure] = {}
     waiting = [name]
     while waiting:
@@ -78,7 +78,7 @@ def needed(text: str, name: str) -> dict[str, Structure]:
 
 
 def read_by(text: str, kernel: str, pointer: str) -> list[str]:
-    """The structures that *kernel* reads from its parameter *pointer*, as *text* has them."""
+    """The structures that *kernel* reads from its parameter *pointer*, according to *text*."""
     head = re.search(rf"\b{kernel}\s*\([^;{{]*\{{", text)
     for part in ((_body(text, head.end() - 1),) if head else ()) + (text,):
         found = re.findall(rf"read_tiling<\s*(?:const )?({NAME})\s*>\(\s*{pointer}\s*\)", part)
@@ -88,7 +88,7 @@ def read_by(text: str, kernel: str, pointer: str) -> list[str]:
 
 
 def printing(structures: dict[str, Structure]) -> str:
-    """C++ that prints where the fields of *structures* lie, and ends before anything else runs."""
+    """C++ that prints the offsets of the fields of *structures*, and exits before other code."""
     lines = [
         f'npusim::print_field<decltype(::{known.name}::{member.name})>("{name}", "{member.name}", '
         f'"{member.type}", '
@@ -105,7 +105,7 @@ def printing(structures: dict[str, Structure]) -> str:
 
 
 def _unaliased(text: str, name: str) -> str:
-    """What *name* stands for, where the text says so by `using`."""
+    """The type that *name* stands for, if the text has a `using` for it."""
     alias = re.search(rf"\busing\s+{name.rpartition('::')[2]}\s*=\s*({NAME})\s*;", text)
     return name if alias is None or alias[1] == name else _unaliased(text, alias[1])
 
@@ -122,7 +122,7 @@ def _namespaces(before: str) -> list[str]:
 
 
 def _body(text: str, opening: int) -> str:
-    """What stands between the bracket at *opening* and the one that closes it."""
+    """The text between the bracket at *opening* and its closing bracket."""
     depth = 0
     for match in BRACES.finditer(text, opening):
         depth += match[0].endswith("{") - (match[0] == "}")
@@ -155,7 +155,7 @@ def _members(body: str) -> Iterator[Member]:
 
 
 def _declared(statement: Sequence[Word]) -> Iterator[Member]:
-    """What one statement declares, of which brackets have their first word alone."""
+    """The fields that one statement declares; its brackets are reduced to their first token."""
     texts = [word.text for word in statement]
     before = texts[: texts.index("=")] if "=" in texts else texts
     if not texts or texts[0] in NOT_A_FIELD or "(" in before:

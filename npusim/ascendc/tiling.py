@@ -1,7 +1,7 @@
 """Tilings given by the names of their fields, as `{"totalLength": 65536, "tileNum": 8}`.
 
-Which structure a pointer is stands in the source, where the kernel reads it, or in a header of the
-host's, of which the structures are taken, and nothing that only a host can compile.
+The structure of a pointer is found in the source, where the kernel reads it, or in a header of the
+host, from which only the structures are taken, and nothing that only the host can compile.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ KEY = "TILING_KEY_VAR="
 
 
 def of_headers(build: Build, kernel: str) -> str:
-    """What a kernel's source begins with: the structures of the host's headers of *build*.
+    """The prefix of a kernel's source: the structures of the host's headers of *build*.
 
-    The one that they register for *kernel* is its tiling. Raises AscendCError.
+    The structure that they register for *kernel* is its tiling. Raises AscendCError.
     """
     if not build.tiling_headers:
         return ""
@@ -79,7 +79,7 @@ def _defined(name: str, fields: str) -> str:
 
 
 def _ordered(bodies: Mapping[str, str]) -> list[str]:
-    """The names of structures, those first that others hold."""
+    """The names of structures, members before the structures that contain them."""
     found: dict[str, None] = {}
 
     def add(name: str) -> None:
@@ -96,7 +96,7 @@ def _ordered(bodies: Mapping[str, str]) -> list[str]:
 def _main(
     build: Build, kernel: str, bodies: Mapping[str, str], registered: Mapping[str, str]
 ) -> str:
-    """Which structure GET_TILING_DATA reads, if that is clear."""
+    """The structure that GET_TILING_DATA reads, if it is unambiguous."""
     operator = "".join(word.capitalize() for word in kernel.split("_"))
     keys = [each.removeprefix(KEY) for each in build.defines if each.startswith(KEY)]
     inner = {name for body in bodies.values() for name in WITHIN.findall(body)}
@@ -117,7 +117,7 @@ def tiling_bytes(
     spec: DeviceSpec,
     build: Build,
 ) -> Array:
-    """The bytes of the structure that *parameter* of *kernel* is, with these *values*.
+    """The bytes of the structure of *parameter* of *kernel*, with these *values*.
 
     *text* is the program of *source*. Raises AscendCError.
     """
@@ -134,7 +134,7 @@ def tiling_bytes(
 
 
 def _structure(kernel: str, parameter: Parameter, text: str, build: Build) -> str:
-    """The name of the structure that *parameter* is; raises AscendCError where it is not clear."""
+    """The name of the structure of *parameter*; raises AscendCError if it is ambiguous."""
     found = [parameter.type] if structures.structure(text, parameter.type) else []
     found = found or structures.read_by(text, kernel, parameter.name)
     name = build.tiling_struct or (found[0] if len(found) == 1 else "")

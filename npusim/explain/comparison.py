@@ -1,9 +1,9 @@
-"""How far two arrays are apart, in the measures that Ascend's comparison tools print.
+"""The difference of two arrays, in the measures that Ascend's comparison tools print.
 
 Cosine, MaxAbsErr, MaxRelativeErr and *Accuracy Reached or Not* are the names of the PyTorch
 comparison of the vendor's precision tool, whose verdict is No if Cosine < 0.99 and MaxAbsErr >
 0.001, or Cosine < 0.9, or MaxAbsErr > 1; the others are those of its network comparison (MindStudio
-documents). Relative errors leave out what is 0 in the golden array.
+documents). Relative errors leave out elements that are 0 in the golden array.
 
     >>> found = compare(np.float32([1, 2, 3]), np.float32([1, 2, 4]))
     >>> found.max_abs, found.max_relative, found.mismatches, found.is_reached
@@ -23,7 +23,7 @@ from npusim.data.dtypes import Array
 __all__ = ["Comparison", "Mismatch", "compare"]
 
 SHOWN = 10
-"""Mismatches that are listed."""
+"""The most mismatches that are listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,29 +46,29 @@ class Comparison:
     mismatches: int
     """Elements that are not equal; NaN equals NaN here."""
     not_finite: int
-    """Those of them of which at least one is NaN or infinite."""
+    """Unequal elements of which at least one is NaN or infinite."""
     cosine: float
     max_abs: float
     max_relative: float
-    """Over elements that are not 0 in b."""
+    """The largest relative error, over elements that are not 0 in b."""
     mean_abs: float
     root_mean_square: float
     relative_euclidean: float | None
-    """None where b is all zeros."""
+    """None if b is all zeros."""
     max_ulps: int | None
-    """Steps of the type from one number to the other; None for arrays of two types."""
+    """The largest difference in units in the last place; None for arrays of two types."""
     worst: tuple[Mismatch, ...]
-    """Largest absolute error first, what is not finite before all others."""
+    """The largest absolute error first, after elements that are not finite."""
 
     @property
     def is_reached(self) -> bool:
-        """The verdict of the vendor's tool; what is not finite on one side only is a No."""
+        """The verdict of the vendor's tool; an element that is finite on one side only gives No."""
         far = (self.cosine < 0.99 and self.max_abs > 0.001) or self.cosine < 0.9
         return not (far or self.max_abs > 1 or self.not_finite)
 
 
 def compare(a: Array, b: Array) -> Comparison:
-    """Hold *a* against the golden *b*; raises ValueError for different shapes, or no elements."""
+    """Compare *a* with the golden *b*; raises ValueError for different shapes, or no elements."""
     if a.shape != b.shape:
         raise ValueError(
             f"compare: arrays must have the same shape, not {a.shape} and {b.shape}; reshape one"
@@ -81,7 +81,7 @@ def compare(a: Array, b: Array) -> Comparison:
     differ = _differ(flat_a, flat_b)
     finite = np.isfinite(x) & np.isfinite(y)
     p, q = x[finite], y[finite]
-    with np.errstate(over="ignore"):  # only two float64 can be too far apart
+    with np.errstate(over="ignore"):  # only the difference of two float64 can overflow
         error = np.abs(p - q)
     nonzero = q != 0
     norm, distance = _norm(q), _norm(error)
@@ -104,7 +104,7 @@ def compare(a: Array, b: Array) -> Comparison:
 
 
 def _differ(a: Array, b: Array) -> Array:
-    # In float64 two int64 could look equal.
+    # Two different int64 could become equal in float64.
     if a.dtype.kind in "iu" and a.dtype == b.dtype:
         return np.asarray(a != b)
     x, y = a.astype(np.float64), b.astype(np.float64)
@@ -116,25 +116,25 @@ def _largest(values: Array) -> float:
 
 
 def _norm(values: Array) -> float:
-    """The root of the sum of squares, none of which overflows."""
+    """The root of the sum of squares, without overflow of the squares."""
     largest = _largest(values)
     is_scalable = 0 < largest < math.inf
     return largest * float(np.linalg.norm(values / largest)) if is_scalable else largest
 
 
 def _cosine(p: Array, q: Array) -> float:
-    """1 for two vectors of zeros, 0 if only one is."""
+    """The cosine; 1 for two vectors of zeros, 0 if only one is zero."""
     largest = _largest(p), _largest(q)
     if not all(largest):
         return float(largest[0] == largest[1])
     p, q = p / largest[0], q / largest[1]
-    # Rounding may take it a step beyond 1.
+    # Rounding may make it slightly larger than 1.
     cosine = float(np.dot(p, q) / (np.linalg.norm(p) * np.linalg.norm(q)))
     return min(1.0, max(-1.0, cosine))
 
 
 def _ulps(a: Array, b: Array) -> Array | None:
-    """Steps between numbers of one type, as uint64; those of NaN mean nothing."""
+    """Units in the last place between numbers of one type, as uint64; meaningless for NaN."""
     if a.dtype != b.dtype:
         return None
     x, y = _ordered(a), _ordered(b)
@@ -144,7 +144,7 @@ def _ulps(a: Array, b: Array) -> Array | None:
 
 
 def _ordered(values: Array) -> Array:
-    """Whole numbers that follow each other as the numbers of a type do."""
+    """Consecutive integers in the order of the numbers of a type."""
     if values.dtype == np.uint64:
         return np.asarray((values ^ np.uint64(1 << 63)).view(np.int64))
     if values.dtype.kind in "iub" or values.dtype.name == "int4":

@@ -1,4 +1,4 @@
-"""A kernel of C++ next to an operator, on the same inputs: bits, micro-ops and times.
+"""The comparison of a C++ kernel with an operator, on the same inputs: bits, micro-ops, times.
 
 .. code-block:: python
 
@@ -6,8 +6,8 @@
     found = npusim.compare(add, "mul", {"x": x, "other": y}, device="Atlas A2", scalars={"n": 64})
     found.is_equal, found.time_difference
 
-The pointers of the kernel stand, in their order, for the operator's tensors: its inputs, then its
-outputs. What else they are, such as a workspace or a tiling, is said by name.
+The pointers of the kernel correspond, in order, to the operator's tensors: its inputs, then its
+outputs. Other pointers, such as a workspace or a tiling, are given by name.
 """
 
 from __future__ import annotations
@@ -49,27 +49,27 @@ __all__ = [
 ]
 
 TilingFunction = Callable[[Problem, Plan], bytes | Array]
-"""Makes what a kernel is given of the operator's problem and plan."""
+"""Makes an argument of a kernel from the operator's problem and plan."""
 Given = Value | bytes | Mapping[str, object] | TilingFunction
-"""What a pointer may be that stands for no tensor of the operator."""
+"""The value of a pointer that corresponds to no tensor of the operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputBits:
-    """An output of both."""
+    """An output of the kernel and the operator."""
 
     name: str
-    """The operator's name of it."""
+    """Its name in the operator."""
     pointer: str
-    """The kernel's."""
+    """Its name in the kernel."""
     count: int
-    """Its elements."""
+    """The number of its elements."""
     different: int
-    """Those whose bits differ."""
+    """The number of elements whose bits differ."""
     first: tuple[int, ...] | None
     """The index of the first of them."""
     values: tuple[float, float] | None
-    """What the kernel has there, and the operator."""
+    """The values of the kernel and of the operator there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """The first place where the micro-ops are not of the same kind; None where one has ended."""
+    """The first place where the kinds of the micro-ops differ; None where one has ended."""
 
     kernel: Step | None
     operator: Step | None
@@ -97,16 +97,16 @@ class Departure:
 
 @dataclass(frozen=True, eq=False)
 class KernelComparison:
-    """What a kernel does, and what an operator does."""
+    """The results of a kernel and of an operator."""
 
     kernel: Run
     operator: Run
     outputs: tuple[OutputBits, ...]
     """One for each output of the operator that the kernel stores; none without values."""
     counts: dict[str, tuple[int, int]]
-    """Kind of micro-op -> how many the first core has, of the kernel and of the operator."""
+    """Kind of micro-op -> its count on the first core, for the kernel and the operator."""
     departure: Departure | None
-    """Where their order departs, if it does."""
+    """Where their order diverges, if it does."""
 
     @property
     def is_equal(self) -> bool:
@@ -115,7 +115,7 @@ class KernelComparison:
 
     @property
     def times_us(self) -> tuple[float, float]:
-        """Of the kernel and of the operator's own kernel, both launched as the operator is."""
+        """The times of the kernel and of the operator's main kernel, with the operator's launch."""
         return self._time_us(self.kernel), self._time_us(self.operator)
 
     def _time_us(self, run: Run) -> float:
@@ -128,7 +128,7 @@ class KernelComparison:
 
     @property
     def time_difference(self) -> float:
-        """By which share the operator takes longer than the kernel; negative if it is quicker."""
+        """The share by which the operator is slower than the kernel; negative if it is faster."""
         kernel_us, operator_us = self.times_us
         return operator_us / kernel_us - 1
 
@@ -146,13 +146,12 @@ def compare(
 ) -> KernelComparison:
     """Run *operator* with its *arguments*, and *kernel* on the same inputs.
 
-    It starts as many *blocks* as the operator, unless they are given. *pointers* says what a
-    pointer of the
-    kernel is: the name of a tensor of the operator, an array or bytes, None for a null pointer, or
-    a function of the operator's problem and plan that makes bytes or an array. Those it does not
-    name stand for the operator's other tensors in their order. *scalars* are the kernel's other
-    parameters, functions among them likewise. Raises ValueError for what does not fit, and what
-    :func:`npusim.run` raises.
+    The kernel starts as many *blocks* as the operator by default. *pointers* gives the meaning of a
+    pointer of the kernel: the name of a tensor of the operator, an array or bytes, None for a null
+    pointer, or a function of the operator's problem and plan that returns bytes or an array. Other
+    pointers correspond to the operator's remaining tensors in order. *scalars* are the kernel's
+    other parameters, which may be such functions too. Raises ValueError for arguments that do not
+    fit, and the errors of :func:`npusim.run`.
     """
     spec = devices.load(device)
     rules = find(operator)
@@ -178,19 +177,19 @@ def compare(
     return KernelComparison(own, run, bits, counts, departure)
 
 
-# ---- what the kernel is given ----
+# ---- the arguments of the kernel ----
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A launch on what an operator gets."""
+    """A launch on the inputs of an operator."""
 
     launch: SourceLaunch
     problem: Problem
     plan: Plan
 
     def standing(self, said: dict[str, str | Given]) -> dict[str, str | Given]:
-        """What each pointer is; raises ValueError where that is not clear."""
+        """The meaning of each pointer; raises ValueError if it is ambiguous."""
         who, tensors = self.launch.name, self._tensors
         names = [name for name, is_pointer, _ in self.launch.parameters if is_pointer]
         for name, what in said.items():
@@ -218,7 +217,7 @@ class _Call:
     def arguments(
         self, standing: dict[str, str | Given], scalars: dict[str, object]
     ) -> dict[str, Any]:
-        """What the kernel is called with; raises ValueError for other scalars than it has."""
+        """The arguments of the kernel; raises ValueError for missing or unknown scalars."""
         names = [name for name, is_pointer, _ in self.launch.parameters if not is_pointer]
         if set(names) != set(scalars):
             raise ValueError(
@@ -243,7 +242,7 @@ class _Call:
         return known
 
     def _made(self, name: str, what: object) -> object:
-        """What a function makes of the operator's problem and plan, and all else as it is."""
+        """The result of a function of the operator's problem and plan; other values unchanged."""
         made = self._called(name, what) if callable(what) else what
         if callable(what) and not isinstance(made, bytes | np.ndarray):
             raise ValueError(
@@ -272,11 +271,11 @@ def _bytes(tensor: GlobalTensor, nbytes: int) -> Array | TensorSpec:
     return tensor.data[:nbytes].copy()
 
 
-# ---- what comes out ----
+# ---- results ----
 
 
 def _bits(own: Run, run: Run, spec: TensorSpec, name: str, pointer: str) -> OutputBits:
-    """Where output *name* of both differs; raises ValueError where the kernel stores none."""
+    """Where output *name* of both differs; raises ValueError if the kernel does not store it."""
     stored, golden = own.outputs.get(pointer), run.outputs[name]
     if not isinstance(stored, np.ndarray):
         raise ValueError(
@@ -297,7 +296,7 @@ def _bits(own: Run, run: Run, spec: TensorSpec, name: str, pointer: str) -> Outp
 
 
 def _micro_ops(own: Run, run: Run) -> tuple[dict[str, tuple[int, int]], Departure | None]:
-    """How many of each kind the first cores have, and where their order departs."""
+    """The count of each kind on the first cores, and where their order diverges."""
     programs = [_first_program(each) for each in (own, run)]
     kinds = [[_kind(op) for op in program.ops] for program in programs]
     ours, theirs = map(Counter, kinds)
@@ -314,7 +313,7 @@ def _first_program(run: Run) -> Program:
 
 
 def _kind(op: MicroOp) -> str:
-    """The mnemonic without its mode; of flags and barriers, with their pipes."""
+    """The mnemonic without its mode; for flags and barriers, with their pipes."""
     words = str(op).split()
     if isinstance(op, SetFlag | WaitFlag | Barrier):
         return " ".join(words[:2])
@@ -322,7 +321,7 @@ def _kind(op: MicroOp) -> str:
 
 
 def _step(program: Program, index: int) -> Step | None:
-    """Micro-op number *index* of *program*, if it has as many."""
+    """Micro-op *index* of *program*, if it exists."""
     if index >= len(program):
         return None
     op = program.ops[index]

@@ -1,7 +1,7 @@
-"""What an operator computes, who takes a call of it, and how it is split.
+"""What an operator computes, which product lines accept a call of it, and its tiling.
 
-Nothing here is written down twice: what a product line accepts is found by asking the operator's
-own `check`, and what is chosen by asking its `tile`.
+Nothing here is stated twice: the operator's own `check` decides what a product line accepts, and
+its `tile` decides the tiling.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ ONE_OF_EACH = MappingProxyType(
         "Atlas A3": "ascend910_9391",
     }
 )
-"""Series -> the chip that speaks for it."""
+"""Series -> the chip that represents it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What a product line makes of a call."""
+    """The verdict of a product line on a call."""
 
     series: str
     device: str
     refusal: str | None
-    """What the operator says; None if it takes the call."""
+    """The message of the operator; None if it accepts the call."""
     dtypes: dict[tuple[str, ...], tuple[str, ...]]
-    """Tensor, or tensors of one type together, -> the types they could have, all else as it is."""
+    """Tensor, or tensors with one type, -> the types they could have, all else unchanged."""
     layouts: dict[str, tuple[str, ...]]
-    """Tensor of two and more dimensions -> the layouts it could have."""
+    """Tensor of two or more dimensions -> the layouts it could have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Explanation:
     lines: tuple[Line, ...]
     """One for each product line."""
     kernel_inputs: dict[str, TensorSpec]
-    """What the kernel gets after aclnn has cast and laid it out; empty if the call is refused."""
+    """The inputs of the kernel after aclnn's casts and conversions; empty if it is refused."""
     outputs: dict[str, TensorSpec]
     template: str | None
     reason: str | None
@@ -68,7 +68,7 @@ class Explanation:
 
 
 def formula(op: str) -> tuple[str, str, str]:
-    """The sentence, the formula and the notes of operator *op*, out of its document."""
+    """The sentence, the formula and the notes of operator *op*, from its document."""
     whole = cleandoc(ops.load(op).document)
     caption, _, rest = whole.partition("\n")
     blocks: list[str] = []
@@ -86,7 +86,7 @@ def formula(op: str) -> tuple[str, str, str]:
 
 
 def _tidy(lines: list[str], indent: int) -> str:
-    """*lines* without their indent, and without empty ones around or twice in a row."""
+    """*lines* without their indent, and without empty lines at the ends or twice in a row."""
     kept: list[str] = []
     for line in lines:
         if line.strip() or (kept and kept[-1]):
@@ -130,7 +130,7 @@ def _earlier(
 
 
 def _parts(plan: ops.Plan) -> dict[str, object]:
-    """Fields of *plan*, without those of every plan that say nothing unusual."""
+    """Fields of *plan*, without the fields of every plan if they have their usual values."""
     usual = asdict(ops.Plan(block_dim=0, template=plan.template, reason=plan.reason))
     values = {field.name: getattr(plan, field.name) for field in fields(plan)}
     return {
@@ -141,7 +141,7 @@ def _parts(plan: ops.Plan) -> dict[str, object]:
 
 
 def _to_json(value: object) -> object:
-    """A number or a string as it is, anything else as its text."""
+    """A number or a string unchanged, anything else as text."""
     return value if isinstance(value, int | float | str | None) else str(value)
 
 
@@ -178,7 +178,7 @@ def _line(operator: ops.Operator, spec: DeviceSpec, arguments: dict[str, object]
 
 
 def _packed(kind: TensorSpec) -> TensorSpec:
-    """int4 as operators take it: eight to an int32, along the dimension that lies inside."""
+    """int4 as operators accept it: eight in an int32, along the innermost dimension."""
     inside = len(kind.shape) - (2 if kind.transposed else 1)
     words = ceil_div(kind.shape[inside], 8)
     shape = (*kind.shape[:inside], words, *kind.shape[inside + 1 :])
@@ -186,7 +186,7 @@ def _packed(kind: TensorSpec) -> TensorSpec:
 
 
 def _alike(kinds: dict[str, TensorSpec]) -> list[tuple[str, ...]]:
-    """Each tensor on its own, and all those that share a type."""
+    """Each single tensor, and all tensors that share a type."""
     by_dtype: dict[str, tuple[str, ...]] = {}
     for name, kind in kinds.items():
         by_dtype[kind.dtype] = (*by_dtype.get(kind.dtype, ()), name)
@@ -207,7 +207,7 @@ def _taken(
     arguments: dict[str, object],
     others: dict[str, dict[str, TensorSpec]],
 ) -> tuple[str, ...]:
-    """Which of *others*, by name, the operator takes in place of those of the call."""
+    """Which of *others*, by name, the operator accepts in place of those of the call."""
     found = []
     for label, other in others.items():
         try:

@@ -1,4 +1,4 @@
-"""The 64 bits that npu_trans_quant_param packs, taken apart and put together.
+"""Decode and encode the 64 bits that npu_trans_quant_param packs.
 
 >>> word = decode(0x4000_3F80_0000)
 >>> word.scale, word.offset, word.is_signed
@@ -32,17 +32,17 @@ class Word:
     bits: int
     """All 64, unsigned."""
     scale: float
-    """Bits 31 to 13 as the upper bits of an fp32 number."""
+    """Bits 31 to 13, the upper bits of an fp32 number."""
     offset: int
     """Bits 45 to 37, signed."""
     is_signed: bool
     """Bit 46: a result of eight bits is int8, not uint8."""
     written_scale: float
-    """Bits 31 to 0 as an fp32 number, those included that are not read."""
+    """Bits 31 to 0 as an fp32 number, including the bits that are not read."""
     largest_scale: float
-    """The largest fp32 number that is read as the same scale: what cutting off may have lost."""
+    """The largest fp32 number that is read as the same scale, the bound of the truncation error."""
     unread_bits: int
-    """Bits that stand in no field; npu_trans_quant_param leaves all of them 0."""
+    """Bits outside all fields; npu_trans_quant_param leaves all of them 0."""
 
     @property
     def int64(self) -> int:
@@ -52,27 +52,27 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A scale and an offset, and the word they become."""
+    """A scale and an offset, and the word that encodes them."""
 
     word: Word
     scale: float
-    """The scale that was given, rounded to fp32."""
+    """The given scale, rounded to fp32."""
     offset: float | None
     round_mode: int
 
     @property
     def error(self) -> float:
-        """The scale that is read less the one given."""
+        """The scale that is read minus the given one."""
         return self.word.scale - self.scale
 
     @property
     def relative_error(self) -> float | None:
-        """The same over the scale given; None for 0 and what is not finite."""
+        """The same divided by the given scale; None if that is 0 or not finite."""
         return self.error / abs(self.scale) if self.scale and np.isfinite(self.scale) else None
 
 
 def decode(word: int) -> Word:
-    """Take *word* apart, signed or unsigned; raises ValueError beyond 64 bits."""
+    """Decode *word*, signed or unsigned; raises ValueError beyond 64 bits."""
     if not -(1 << 63) <= word < 1 << 64:
         # Python does not write numbers of thousands of digits.
         came = f"be {word}" if abs(word) < 1 << 128 else f"have {word.bit_length()}"
@@ -98,7 +98,7 @@ def encode(scale: float, offset: float | None = None, round_mode: int = 0) -> En
             f"decode-scale: round_mode must be 0 or 1, not {round_mode}; 0 cuts the scale's low "
             f"bits off, 1 rounds them"
         )
-    with np.errstate(over="ignore"):  # too large a number is infinite in fp32
+    with np.errstate(over="ignore"):  # a number that is too large becomes infinite in fp32
         given = np.array([scale], np.float64).astype(np.float32)
         moved = None if offset is None else np.array([offset], np.float64).astype(np.float32)
     word = decode(int(reference(given, moved, round_mode)[0]))

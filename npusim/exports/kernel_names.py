@@ -1,10 +1,11 @@
-"""What the vendor's profilers call a kernel that torch_npu launched.
+"""The names that the vendor's profilers give to kernels launched by torch_npu.
 
-In aclnnDivs_RealDivAiCore_RealDiv, these are the function of aclnn that torch_npu called, the one
-within it that launches the kernel, and the type of the kernel, as in the examples of msprof-analyze
-26.2.0 (advisor/*.ipynb: aclnnAbs_AbsAiCore_Abs, aclnnMatmul_TransData_TransData). Assumed: that the
-middle one is the type and AiCore for what torch has itself and the type alone for what torch_npu
-adds, and that kernels which no function of aclnn launches are called as their type.
+aclnnDivs_RealDivAiCore_RealDiv consists of the function of aclnn that torch_npu called, the
+function within it that launches the kernel, and the type of the kernel, as in the examples of
+msprof-analyze 26.2.0 (advisor/*.ipynb: aclnnAbs_AbsAiCore_Abs, aclnnMatmul_TransData_TransData).
+Assumed: the middle part is the type with AiCore for operations of torch itself, and the type alone
+for operations that torch_npu adds; a kernel that no function of aclnn launches is named by its
+type.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ ACLNN = "aclnn"
 
 
 def api_of(run: Result) -> str:
-    """The function of aclnn whose kernel *run* is; of torch's own operations by their name here."""
+    """The function of aclnn that launches *run*; for operations of torch, by their name here."""
     functions = () if run.is_own_kernel else ops.load(run.op).torch
     if functions:
         return functions[0].aclnn(run.arguments)

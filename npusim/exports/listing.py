@@ -1,7 +1,7 @@
-"""The listing of a kernel: each micro-op that its programs are made of, once, a line each.
+"""The listing of a kernel: one line for each distinct micro-op of its programs.
 
-A body that is called repeatedly, or by several cores, is listed once, so a line is what an address
-is in the tools of the vendor: the k-th word of the code.
+A body that is called repeatedly, or by several cores, is listed once, so a line corresponds to an
+address in the tools of the vendor: the k-th word of the code.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from npusim.trace import ORDERING, LaneTrace, Trace
 __all__ = ["Event", "Line", "Listing"]
 
 WORD_BYTES = 4
-"""From one address to the next: an instruction of the core takes 32 bits."""
+"""The distance between addresses: an instruction of the core takes 32 bits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,11 +32,11 @@ class Line:
     op: MicroOp
     pipe: Pipe
     text: str
-    """The micro-op as it stands in the program, its global memory not moved on."""
+    """The micro-op as in the program, without shifts of its global memory addresses."""
 
     @property
     def name(self) -> str:
-        """The mnemonic, modes left out."""
+        """The mnemonic without modes."""
         return self.text.partition(" ")[0].partition(".")[0]
 
     @property
@@ -45,7 +45,7 @@ class Line:
 
     @cached_property
     def place(self) -> Global | None:
-        """Where it touches global memory."""
+        """The operands of the micro-op in global memory."""
         return global_operand(self.op)
 
     @cached_property
@@ -55,7 +55,7 @@ class Line:
         return place.nbytes if place else 0
 
     def moved(self, shifts: dict[str, int]) -> str:
-        """The text with global memory moved on by *shifts*."""
+        """The text with global memory addresses shifted by *shifts*."""
         place = self.place
         shift = shifts.get(place.name, 0) if place else 0
         if place is None or not shift:
@@ -74,13 +74,13 @@ class Event:
     free: int
     """The pipe can take its next micro-op."""
     end: int
-    """The result is there."""
+    """The result is available."""
 
 
 class Listing:
-    """All lines of all programs of a trace, in the order in which cores with low numbers run them.
+    """All lines of all programs of a trace, in program order, cores with low numbers first.
 
-    *name* is what the listing is called in places such as `quantize.txt:12`.
+    *name* is the name of the listing in places such as `quantize.txt:12`.
     """
 
     def __init__(self, trace: Trace, name: str) -> None:
@@ -96,7 +96,7 @@ class Listing:
                         same[body.ops] = self._add(body.ops)
                     self._known[body] = same[body.ops]
         self.orders = np.array([isinstance(line.op, ORDERING) for line in self.lines])
-        """`(lines,)`: which of them only order others."""
+        """`(lines,)`: which of them only synchronise."""
 
     def _add(self, ops: tuple[MicroOp, ...]) -> tuple[int, int]:
         first = len(self.lines)
@@ -113,7 +113,7 @@ class Listing:
         return self.lines[first:last]
 
     def code(self, line: Line) -> str:
-        """Where *line* stands: `name:number`."""
+        """The place of *line*: `name:number`."""
         return f"{self.name}:{line.number}"
 
     def source(self) -> Iterator[str]:
@@ -121,9 +121,9 @@ class Listing:
         return (f"{line.pipe:8} {line.text}\n" for line in self.lines)
 
     def events(self, lane: LaneTrace, first: int = 0, last: int | None = None) -> Iterator[Event]:
-        """What the cores of *lane* did, in program order, made as it is asked for.
+        """The micro-ops that the cores of *lane* ran, in program order, generated lazily.
 
-        Only micro-ops from number *first* up to *last*, the last one unless given.
+        Only micro-ops with indices from *first* up to *last*, by default up to the end.
         """
         last = len(lane.program) if last is None else last
         for call, begin, own in lane.program.between(first, last):
@@ -133,6 +133,6 @@ class Listing:
                 yield Event(line, line.moved(call.shifts), start, free, end)
 
     def ops(self, lane: LaneTrace, first: int, last: int) -> Iterator[MicroOp]:
-        """The micro-ops of *lane* from number *first* up to *last*, not moved on."""
+        """The micro-ops of *lane* with indices from *first* up to *last*, without shifts."""
         for call, _, own in lane.program.between(first, last):
             yield from call.ops[own]

@@ -1,8 +1,9 @@
-"""The numbers behind the tables of `msprof op`, by the names of their columns.
+"""The numbers in the tables of `msprof op`, by the names of their columns.
 
 Source: Ascend/msopprof, pmu_calculate.cpp: a ratio is cycles of a pipe / cycles of the core, a time
-is cycles / clock, GB/s are bytes / time / 2^30, a usage rate is a path's bytes / what it could have
-moved in the time of the core, 100 at most. What npusim has no model of has no name here.
+is cycles / clock, GB/s are bytes / time / 2^30, a usage rate is the bytes of a path / the most it
+could have moved in the time of the core, at most 100. Numbers that npusim does not model are
+missing here.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Measures = dict[str, float]
 GB = 1 << 30
 KB = 1 << 10
 SHORT: dict[Pipe, str] = {"vector": "vec"}
-"""Pipe -> what its columns say, where that is not its name."""
+"""Pipe -> its name in columns, if that differs."""
 BANDWIDTHS = {
     "l1_read_bw(GB/s)": "read l1",
     "l1_write_bw(GB/s)": "write l1",
@@ -93,7 +94,7 @@ def _of_pipe(name: str, counter: PipeCounter, cycles: int, clock_hz: int) -> Mea
 
 
 def _moved(tally: Tally, listing: Listing) -> tuple[Counter[str], dict[Pipe, int]]:
-    """Bytes by what happens to them, and those that a pipe copies to or from global memory."""
+    """Bytes by operation and memory, and bytes that a pipe copies to or from global memory."""
     moved: Counter[str] = Counter()
     by_pipe: dict[Pipe, int] = {"mte2": 0, "mte3": 0, "fixpipe": 0}
     for line, calls in zip(listing.lines, tally.calls.tolist(), strict=True):
@@ -108,7 +109,7 @@ def _moved(tally: Tally, listing: Listing) -> tuple[Counter[str], dict[Pipe, int
 
 
 def _waited(tally: Tally, listing: Listing) -> dict[str, int]:
-    """Pipe, as its columns say -> cycles in which it waited for flags of other pipes."""
+    """Pipe, by its name in columns -> cycles in which it waited for flags of other pipes."""
     found = {SHORT.get(pipe, pipe): 0 for pipe in ("cube", "vector", "mte1", "mte2", "mte3")}
     for line, waited in zip(listing.lines, tally.occupied.tolist(), strict=True):
         name = SHORT.get(line.pipe, line.pipe)
@@ -118,7 +119,7 @@ def _waited(tally: Tally, listing: Listing) -> dict[str, int]:
 
 
 def _calculated(tally: Tally, listing: Listing, cycles: int) -> Measures:
-    """What the cube and the vector unit did, by type."""
+    """The operations of the cube and the vector unit, by type."""
     occupied: dict[str, int] = defaultdict(int)
     count: dict[str, int] = defaultdict(int)
     rows = zip(listing.lines, tally.calls.tolist(), tally.occupied.tolist(), strict=True)

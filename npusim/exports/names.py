@@ -1,4 +1,4 @@
-"""What the vendor's tools call cores, lanes and colours.
+"""The names of cores, lanes and colours in the vendor's tools.
 
 Sources: Ascend/msopprof, csrc/op_profiling (timeline_visualizer) and docs/en/user_guide; the names
 of stand-alone cores of arch 2002 are assumed.
@@ -25,7 +25,7 @@ LANES = {
     "MTE3": 8,
     "ALL": 11,
 }
-"""Lane -> its place among the lanes of a core."""
+"""Lane -> its position among the lanes of a core."""
 PROCESSES = {
     "SCALAR": 10,
     "VECTOR": 30,
@@ -36,7 +36,7 @@ PROCESSES = {
     "FIXP": 80,
     "ALL": 100,
 }
-"""Lane -> number of its process in the trace of a single core."""
+"""Lane -> the number of its process in the trace of a single core."""
 COLORS = {
     "MTE1": "thread_state_running",
     "MTE2": "thread_state_iowait",
@@ -62,7 +62,7 @@ OF_PIPE: dict[Pipe, str] = {
 
 
 def lane_of(line: Line | Pipe) -> str:
-    """The lane of a pipe; a barrier for all of them has another one."""
+    """The lane of a pipe; a barrier for all pipes has a separate lane."""
     if isinstance(line, Line):
         is_for_all = isinstance(line.op, Barrier) and line.op.on is None
         return "ALL" if is_for_all else OF_PIPE[line.pipe]
@@ -71,22 +71,22 @@ def lane_of(line: Line | Pipe) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a core stands among the others."""
+    """The position of a core among the others."""
 
     block: int
     """The block that it works on."""
     part: str
-    """Which part of that block: cube0, vector0 or vector1."""
+    """Its part of that block: cube0, vector0 or vector1."""
     name: str
     """The name of its folder, and of its process in a trace."""
     order: int
-    """Cores are shown in ascending order of this."""
+    """The sort key of cores, ascending."""
     group: int
     """Cube and vector cores of a group share flags."""
 
 
 def places(trace: Trace) -> dict[int, Place]:
-    """Core -> where it stands.
+    """Core -> its position.
 
     A cube core and its vector cores share the block of their group when both kinds run, and the
     vector cores follow the cube core; alone, each core has its own block, and two vector
@@ -106,7 +106,7 @@ def places(trace: Trace) -> dict[int, Place]:
 
 
 def _places_of_group(group: int, kinds: dict[int, str]) -> dict[int, Place]:
-    """Where the cores of *group* stand; *kinds* are those of its cores, ascending."""
+    """The positions of the cores of *group*; *kinds* are the kinds of its cores, ascending."""
     first = min(kinds)
     is_led = kinds[first] == "aic"
     found: dict[int, Place] = {}
@@ -127,7 +127,7 @@ def _place_alone(core: int, kind: str) -> Place:
     if kind == "aic":
         return Place(core, "cube0", f"core{core}.cubecore0", 3 * core + 1, core)
     if kind == "aiv":
-        # Two vector cores lie next to a cube core, which does not run here.
+        # Two vector cores belong to one cube core, which is not used here.
         pair, half = divmod(core, 2)
         return Place(core, "vector0", f"core{pair}.veccore{half}", 3 * pair + 2 + half, pair)
     return Place(core, "cube0", f"core{core}", 3 * core + 1, core)

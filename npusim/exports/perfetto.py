@@ -1,10 +1,10 @@
-"""A trace for Perfetto that loses nothing: every micro-op until its result is there, every arrow.
+"""A lossless trace for Perfetto: every micro-op until its result is available, and every arrow.
 
-Of a long run it may be a summary, where micro-ops are joined (:mod:`npusim.trace.summary`).
+For a long run it may be a summary with joined micro-ops (:mod:`npusim.trace.summary`).
 
-What Perfetto's trace processor keeps was tried out with version 52: it drops a slice that overlaps
-another one on its track, so micro-ops whose results are still under way move to a track of their
-own; flows need whole numbers; times are whole nanoseconds.
+The limits of Perfetto's trace processor were tested with version 52: it drops a slice that overlaps
+another one on its track, so micro-ops whose results are still pending move to a separate track;
+flow ids must be whole numbers; times are whole nanoseconds.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ __all__ = ["write"]
 
 SETS, WAITS = (SetFlag, CrossCoreSetFlag), (WaitFlag, CrossCoreWaitFlag)
 MAX_TRACKS = 1000
-"""One pipe has at most so many; no more micro-ops can be under way at once."""
+"""The most tracks of a pipe: no more micro-ops can be in flight at once."""
 TAKEN = "flag taken"
 TRAFFIC = 1
-"""Process of the counters; cores follow."""
+"""The process number of the counters; cores follow."""
 
 
 def write(
@@ -81,7 +81,7 @@ def _name(out: TraceFile, core: int, kind: str, place: Place) -> None:
 
 
 def _track(pid: int, pipe: Pipe, number: int) -> int:
-    """A number that no other track of the trace has, also not of other cores."""
+    """A number that is unique among all tracks of the trace, including those of other cores."""
     return (pid * 10 + PIPES.index(pipe) + 1) * MAX_TRACKS + number
 
 
@@ -91,7 +91,7 @@ def _event(out: TraceFile, core: int, event: Event, tracks: Tracks, arrows: Arro
     after = max((foot.after for foot in feet), default=0)
     drawn = tracks.take(line.pipe, event.start, _last(event), after)
     where = _where(out, pid, line.pipe, drawn)
-    # Perfetto turns arrows towards what began later, so the end of a long wait is a separate slice.
+    # Perfetto points arrows at the slice that began later, so the end of a long wait is separate.
     has_waited = isinstance(line.op, WAITS) and drawn.end > drawn.start + 1
     out.slice(
         quoted(event.text if isinstance(line.op, ORDERING) else line.name),
@@ -103,7 +103,7 @@ def _event(out: TraceFile, core: int, event: Event, tracks: Tracks, arrows: Arro
     if has_waited:
         out.slice(quoted(TAKEN), drawn.end - 1, drawn.end, where, '"args":{}')
     for foot in feet:
-        # An arrow hangs on the slice that is open on its track, so it follows that in the file.
+        # An arrow binds to the slice that is open on its track, so it follows that in the file.
         phase, at = ("s", drawn.start) if foot.is_start else ("f", drawn.end - 1)
         binding = "" if foot.is_start else ',"bp":"e"'
         out.point('"flow"', phase, at, where, f'"id":{foot.number},"cat":"{foot.title}"{binding}')
@@ -123,7 +123,7 @@ def _joined(out: TraceFile, core: int, joined: Joined, tracks: Tracks) -> None:
 
 
 def _where(out: TraceFile, pid: int, pipe: Pipe, drawn: Stretch) -> str:
-    """The track on which it is *drawn*, which is named when it is first used."""
+    """The track on which it is *drawn*; the track is named on first use."""
     tid = _track(pid, pipe, drawn.track)
     if drawn.is_first:
         name = pipe if drawn.track == 0 else f"{pipe} +{drawn.track}"
@@ -133,5 +133,5 @@ def _where(out: TraceFile, pid: int, pipe: Pipe, drawn: Stretch) -> str:
 
 
 def _last(event: Event) -> int:
-    """Where the slice ends: flags are up long after they were set, but hold no pipe."""
+    """The end of the slice: flags stay set for long, but hold no pipe."""
     return event.free if isinstance(event.line.op, SETS + WAITS) else event.end

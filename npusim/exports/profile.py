@@ -1,8 +1,8 @@
 """The tables of `msprof op`: what each core did, in the columns of its product line.
 
-A cube core and its vector cores share a block on A2 and A3; the columns of the other kind, and
-whatever has no model here, hold `NA`. The Atlas inference series has one row, which holds the mean
-of the cores that took part: that this is the vendor's meaning is assumed.
+A cube core and its vector cores share a block on A2 and A3; the columns of the other kind of core,
+and columns that npusim does not model, hold `NA`. The Atlas inference series has one row with the
+mean of the active cores: that the vendor defines it so is assumed.
 
 `kernel_details.csv` has the columns that torch_npu's profiler writes at its lowest level
 (Ascend/pytorch, torch_npu/profiler/analysis/prof_common_func/_csv_headers.py).
@@ -55,7 +55,7 @@ DETAILS = (
     "Output Formats",
 )
 DTYPES = {"float32": "FLOAT", "bfloat16": "DT_BF16"}
-"""Types whose name in profiles is not their own in capitals."""
+"""Types whose name in profiles is not simply their name in capitals."""
 
 
 def write_profile(
@@ -77,7 +77,7 @@ def write_profile(
 def table(
     columns: Sequence[str], found: Sequence[tuple[Tally, Measures]], places: dict[int, Place]
 ) -> list[list[str]]:
-    """A row for each core, blocks ascending: its block, which part of it, and its *columns*."""
+    """A row for each core, blocks ascending: its block, its part of the block, its *columns*."""
     cores = [(places[core], tally, own) for tally, own in found for core in tally.lane.cores]
     rows = []
     for place, tally, own in sorted(cores, key=lambda core: (core[0].block, core[0].part)):
@@ -88,7 +88,7 @@ def table(
 
 
 def means(columns: Sequence[str], found: Sequence[tuple[Tally, Measures]]) -> list[list[str]]:
-    """One row, of the mean over all cores."""
+    """One row with the mean over all cores."""
     cells = []
     for column in columns:
         name = column.removeprefix("aic_").replace("l2_cache_hit_rate", "total_hit_rate")
@@ -105,7 +105,7 @@ def _cell(value: float | None) -> str:
 
 
 def _kinds(run: Result) -> str:
-    """Which kinds of core of A2 and A3 took part: cube, vector or mix; AiCore before them."""
+    """The active kinds of core on A2 and A3: cube, vector or mix; AiCore on earlier chips."""
     assert run.trace is not None
     kinds = {lane.kind for lane in run.trace.lanes}
     if run.device.arch == "2002":
@@ -114,7 +114,7 @@ def _kinds(run: Result) -> str:
 
 
 def basic(run: Result) -> dict[str, str]:
-    """Column of OpBasicInfo -> what it holds of *run*, where that is known."""
+    """Column of OpBasicInfo -> its value for *run*, if that is known."""
     assert run.plan is not None
     assert run.launches[-1].time_us is not None
     clock = _cell(run.device.clock_hz / 1e6)
@@ -134,7 +134,7 @@ def basic(run: Result) -> dict[str, str]:
 
 
 def write_details(run: Result, path: Path) -> None:
-    """Write `kernel_details.csv`: a row a kernel, the first from 0 on, none waits for another."""
+    """Write `kernel_details.csv`: a row per kernel, starting at 0; no kernel waits for another."""
     rows, start_us = [], 0.0
     for each in (*run.earlier, run):
         own_us = each.launches[-1].time_us
@@ -147,7 +147,7 @@ def write_details(run: Result, path: Path) -> None:
 def details(
     run: Result, name: str, start_us: float, time_us: float, waited_us: float = 0.0
 ) -> list[object]:
-    """The row of the kernel of *run* itself, which profilers call *name*."""
+    """The row of the main kernel of *run*, which profilers call *name*."""
     assert run.plan is not None
     inputs = [spec for value in run.arguments.values() for spec in _specs(value)]
     outputs = [spec for value in run.outputs.values() for spec in _specs(value)]
@@ -162,17 +162,17 @@ def details(
 
 
 def cores_of(run: Result) -> str:
-    """The profiler's word for the cores that took part."""
+    """The profiler's term for the active cores."""
     return {"vector": "AI_VECTOR_CORE", "mix": "MIX_AIC"}.get(_kinds(run), "AI_CORE")
 
 
 def profiled_dtype(name: str) -> str:
-    """What profilers call the type *name*."""
+    """The name of the type *name* in profiles."""
     return DTYPES.get(name, name.upper())
 
 
 def _specs(value: Output | object) -> list[TensorSpec]:
-    """The tensors in an argument or an output, also those of a list."""
+    """The tensors in an argument or an output, including those in a list."""
     if isinstance(value, tuple | list):
         return [spec for part in value for spec in _specs(part)]
     if isinstance(value, TensorSpec):

@@ -1,4 +1,4 @@
-"""What a timeline shows of each lane: every micro-op, or a summary of them."""
+"""The level of detail of a timeline: every micro-op of a lane, or a summary."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from npusim.trace.summary import WORDS, Joined, Level, Summary, level_of
 __all__ = ["MOST_SPANS", "Shown"]
 
 MOST_SPANS = 300_000
-"""Above it the file has a summary unless all is asked for: with some 330 bytes a micro-op, a larger
-`trace.json` is beyond the 100 MiB that Insight reads of `visualize_data.bin`."""
+"""With more micro-ops the file has a summary by default: at about 330 bytes per micro-op, a larger
+`trace.json` exceeds the 100 MiB that Insight reads from `visualize_data.bin`."""
 
 
 class Shown:
-    """What timelines show of *trace* at *level*; by itself, a summary where all is too much."""
+    """The timelines of *trace* at *level*; by default, a summary if it has too many micro-ops."""
 
     def __init__(self, trace: Trace, listing: Listing, level: Level | None = None) -> None:
         self.level: Level = level_of(trace, level, MOST_SPANS)
@@ -31,13 +31,13 @@ class Shown:
 
     @property
     def facts(self) -> dict[str, str]:
-        """What a file says of its level; nothing where every micro-op is written."""
+        """The note in a file about its level; empty if every micro-op is written."""
         return {} if self.is_whole else {"level": WORDS}
 
     def of(self, lane: LaneTrace) -> Iterator[Event | Joined | SetFlag | WaitFlag]:
-        """Micro-ops as events, others joined, in program order; flags stand where none is drawn.
+        """Micro-ops as events, some of them joined, and undrawn flags, in program order.
 
-        Flags within a core are counted: those that are drawn follow from those that are not.
+        Flags within a core are counted, so the drawn ones depend on those that are not drawn.
         """
         if self._summary is None:
             yield from self._listing.events(lane)

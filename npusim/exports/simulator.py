@@ -1,12 +1,12 @@
 """The traces of `msprof op simulator`, as MindStudio Insight reads them.
 
-One file has all cores, a lane for each pipe, and a micro-op lasts until its pipe is free again, so
-that nothing overlaps; when its result is there stands next to it. Each core also has a file of its
-own, where micro-ops last until their results are there, on as many lanes as that takes.
+One file has all cores, with a lane for each pipe; a micro-op lasts until its pipe is free again, so
+that nothing overlaps, and the time of its result is one of its arguments. Each core also has a
+separate file, where micro-ops last until their results are available, on as many lanes as needed.
 
 Sources: Ascend/msopprof, timeline_visualizer (what is written), and Ascend/msinsight, EventParser
-and JsonFileProcess (what is read: X, B and E of flags, s, t, M and C). Arrows have whole numbers,
-where the vendor's have a name before them, which Perfetto drops.
+and JsonFileProcess (what is read: X, B and E of flags, s, t, M and C). Arrow ids are whole numbers;
+the vendor's have a name as prefix, which Perfetto drops.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _head(version: int, shown: Shown) -> dict[str, object]:
 
 
 class FlagWords:
-    """What flags are called: events, before arch 2201."""
+    """The names of flags: events, before arch 2201."""
 
     def __init__(self, arch: str) -> None:
         is_old = arch == "2002"
@@ -97,7 +97,7 @@ def write_each(
     words: FlagWords,
     report: Report,
 ) -> None:
-    """Write the trace of each core into the folder of its name; those alike are written once."""
+    """Write the trace of each core into the folder of its name; equal traces are generated once."""
     clock = Clock(trace.clock_hz)
     for lane in trace.lanes:
         paths = [folder / places[core].name / "trace.json" for core in lane.cores]
@@ -111,7 +111,7 @@ def write_each(
 
 
 def _used(lane: LaneTrace, listing: Listing) -> list[str]:
-    """The names of the lanes on which something happens, in their order."""
+    """The names of the lanes with events, in order."""
     used = {lane_of(line) for call in lane.program.calls for line in listing.of(call)}
     return sorted(used, key=LANES.__getitem__)
 
@@ -127,7 +127,7 @@ def _write_one(
             out.name("process_sort_index", PROCESSES[name], 0, LANES[name])
         for count, one in enumerate(shown.of(lane)):
             if isinstance(one, SetFlag | WaitFlag):
-                continue  # it is counted for arrows, of which there are none here
+                continue  # flags are counted for arrows, and there are no arrows here
             name = lane_of(one.line if isinstance(one, Event) else one.pipe)
             is_whole = isinstance(one, Event) and not isinstance(one.line.op, SetFlag | WaitFlag)
             drawn = tracks.take(name, one.start, one.end if is_whole else one.free)
@@ -139,7 +139,7 @@ def _write_one(
 
 
 class EventWriter:
-    """Writes micro-ops as the vendor's simulator does."""
+    """Writes micro-ops in the form of the vendor's simulator."""
 
     def __init__(self, out: TraceFile, listing: Listing, words: FlagWords) -> None:
         self._out, self._listing, self._words = out, listing, words
@@ -147,7 +147,7 @@ class EventWriter:
     def write(
         self, event: Event | Joined, drawn: Stretch, where: str, flag: str, arrows: Iterable[Arrow]
     ) -> None:
-        """*event* as it was *drawn*, in process and lane *where*; a flag is known as *flag*."""
+        """*event* as *drawn*, in process and lane *where*; a flag is identified by *flag*."""
         if isinstance(event, Joined):
             self._write_joined(event, drawn, where)
             return
@@ -182,7 +182,7 @@ class EventWriter:
 
 
 def _point_arrows(out: TraceFile, drawn: Stretch, where: str, arrows: Iterable[Arrow]) -> None:
-    """Before the last nanosecond is over, so that Perfetto finds the flag still open."""
+    """A time before the last nanosecond ends, so that Perfetto finds the flag still open."""
     for arrow in arrows:
         phase, at = ("s", drawn.start) if arrow.is_start else ("t", drawn.end - 1)
         out.point('"flow"', phase, at, where, f'"id":{arrow.number},"cat":"{arrow.title}"')

@@ -1,7 +1,7 @@
 """The tables that `msprof op simulator` writes for each core: by instruction and by line of code.
 
 Columns from Ascend/msopprof, docs/en/user_guide/msopprof_simulator_performance_data.md; a running
-time is how long at least one call was under way.
+time is the time in which at least one call was in progress.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CODE = ("code", "call_count", "cycles", "running_time(us)")
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write *rows* below *header*; cells that hold commas are quoted."""
+    """Write *rows* below *header*; cells that contain commas are quoted."""
     with path.open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(header)

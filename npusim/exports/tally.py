@@ -22,15 +22,15 @@ class Tally:
     lane: LaneTrace
     calls: Counts
     occupied: Counts
-    """Cycles until the pipe was free again, added up."""
+    """The sum of cycles until the pipe was free again."""
     lasted: Counts
-    """Cycles until the results were there, added up; flags and barriers have none."""
+    """The sum of cycles until the results were available; 0 for flags and barriers."""
     covered: Counts
-    """The same, but cycles that several calls share are counted once."""
+    """The same, but cycles in which several calls overlap are counted once."""
 
 
 def tallies(trace: Trace, listing: Listing) -> list[Tally]:
-    """The tally of each lane, in order of their first cores."""
+    """The tally of each lane, in the order of their first cores."""
     lanes = sorted(trace.lanes, key=lambda lane: lane.cores[0])
     return [_tally(lane, listing) for lane in lanes]
 
@@ -39,7 +39,7 @@ def _tally(lane: LaneTrace, listing: Listing) -> Tally:
     lines = len(listing.lines)
     calls, occupied, lasted, covered = (np.zeros(lines, np.int64) for _ in range(4))
     until = np.zeros(lines, np.int64)
-    """When the last call of each line was done: a line is always on the same pipe, in order."""
+    """The end of the last call of each line: a line always runs on the same pipe, in order."""
     begin = 0
     for call in lane.program.calls:
         first, last = listing.place(call)

@@ -1,4 +1,4 @@
-"""How much moved between global memory and the cores, microsecond by microsecond.
+"""The throughput between global memory and the cores, microsecond by microsecond.
 
 A copy moves its bytes evenly from its start to its end. Names as in the traces of Ascend/msopprof.
 """
@@ -19,13 +19,13 @@ __all__ = ["STEP_NS", "path_of", "throughput"]
 
 STEP_NS = 1000
 FIRST_NS = 1
-"""Time of the first value: Insight drops a value at 0."""
+"""The time of the first value: Insight drops a value at 0."""
 Ints = NDArray[np.int64]
 Steps = NDArray[np.float64]
 
 
 def path_of(op: MicroOp) -> tuple[str, str] | None:
-    """Between which memories a copy to or from global memory goes; None for what is no such."""
+    """The two memories of a copy to or from global memory; None for other micro-ops."""
     if copied_place(op) is None:
         return None
     src, dst = ends(op)
@@ -33,9 +33,9 @@ def path_of(op: MicroOp) -> tuple[str, str] | None:
 
 
 def throughput(trace: Trace, clock: Clock) -> Iterator[tuple[str, int, float]]:
-    """(name, ns, bytes in the STEP_NS from there on) of each path and of totals; zero at the end.
+    """(name, ns, bytes in the next STEP_NS) of each path and of totals; zero at the end.
 
-    Bytes in a microsecond are MB/s.
+    Bytes per microsecond are MB/s.
     """
     steps = ceil_div(clock.ns(trace.cycles), STEP_NS)
     moved: dict[str, Steps] = {
@@ -53,7 +53,7 @@ def throughput(trace: Trace, clock: Clock) -> Iterator[tuple[str, int, float]]:
 
 
 def _copies(lane: LaneTrace, clock: Clock) -> Iterator[tuple[tuple[str, str], Ints, Ints, Ints]]:
-    """The copies of each path, as it first comes: bytes, starts and ends in ns, `(copies,)`."""
+    """The copies of each path, in order of first use: bytes, starts, ends in ns, `(copies,)`."""
     ops, numbers = lane.program.distinct()
     paths = [path_of(op) for op in ops]
     known = list(dict.fromkeys(paths))
@@ -72,7 +72,7 @@ def _copies(lane: LaneTrace, clock: Clock) -> Iterator[tuple[tuple[str, str], In
 
 
 def _spread(row: Steps, start: Ints, end: Ints, nbytes: Ints) -> None:
-    """Add *nbytes* to the steps between *start* and *end* ns, to each by its share."""
+    """Distribute *nbytes* over the steps between *start* and *end* ns, in proportion to time."""
     first, last = start // STEP_NS, np.maximum(start, end - 1) // STEP_NS
     within = first == last
     np.add.at(row, first[within], nbytes[within])

@@ -1,4 +1,4 @@
-"""Tracks of a timeline: each stretch of time goes where it overlaps no other."""
+"""Tracks of a timeline: each span goes to a track where it overlaps no other."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ __all__ = ["Stretch", "Tracks"]
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A stretch of time, in whole nanoseconds."""
+    """A time span, in whole nanoseconds."""
 
     start: int
     end: int
     track: int
-    """Number of the track, from 0, among those of its lane."""
+    """The index of the track among the tracks of its lane, from 0."""
     is_first: bool
     """Whether it is the first one there."""
 
 
 class Tracks:
-    """Gives each stretch of time the first track of its lane that is free.
+    """Assigns each span to the first free track of its lane.
 
-    A cycle may be shorter than a nanosecond, and Perfetto swaps stretches that begin together: each
-    stretch is at least 1 ns long, and what follows at once begins that much later, until a gap or
-    a longer stretch makes up for it. On a *clock* that counts cycles nothing moves.
+    A cycle may be shorter than a nanosecond, and Perfetto swaps spans that begin together: each
+    span is at least 1 ns long, and the next one begins later accordingly, until a gap or a longer
+    span absorbs the difference. On a *clock* that counts cycles nothing is shifted.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._ends: dict[str, list[tuple[int, int]]] = {}
-        """Lane -> of each track, the end of the last stretch: in cycles, and in ns as drawn."""
+        """Lane -> for each track, the end of the last span: in cycles, and in ns as drawn."""
 
     def take(self, lane: str, start: int, end: int, after: int = 0) -> Stretch:
-        """A place on *lane* from *start* to *end* cycles; its last ns begins later than *after*."""
+        """A span on *lane* from *start* to *end* cycles; its last ns begins later than *after*."""
         ends = self._ends.setdefault(lane, [])
         found = (number for number, (busy, _) in enumerate(ends) if busy <= start)
         number = next(found, len(ends))

@@ -1,4 +1,4 @@
-"""Writing traces as a stream: one event after the other, none stored."""
+"""Write traces as a stream: one event after the other, without storing them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from npusim.data.json import Json
 __all__ = ["Clock", "Scale", "TraceFile", "quoted"]
 
 Scale = Literal["us", "cycles"]
-"""What a microsecond of a trace is: one of the chip, or a thousand cycles of the core."""
+"""The meaning of a microsecond of a trace: a microsecond, or a thousand cycles of the core."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Turns cycles into the whole nanoseconds of a trace.
+    """Converts cycles to the whole nanoseconds of a trace.
 
-    Tools keep nanoseconds: starts and ends are rounded each by itself, so that what follows
-    another without a gap does so in the trace too.
+    Tools store nanoseconds: starts and ends are rounded separately, so that spans without a gap
+    between them have none in the trace either.
     """
 
     hz: int
@@ -35,7 +35,7 @@ class Clock:
         return cycles if self.scale == "cycles" else round(cycles * 1e9 / self.hz)
 
     def all_ns(self, cycles: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The same of several, `(n,)`."""
+        """The same for an array, `(n,)`."""
         if self.scale == "cycles":
             return cycles
         return np.rint(cycles * 1e9 / self.hz).astype(np.int64)
@@ -55,8 +55,9 @@ def quoted(text: str) -> str:
 class TraceFile:
     """A file of trace events, valid JSON once it is closed.
 
-    The keys of *head* stand before the events, where MindStudio Insight looks for them
-    (Ascend/msinsight, JsonFileProcess). Every event has a `ph`, by which it cuts large files.
+    The keys of *head* come before the events, where MindStudio Insight looks for them
+    (Ascend/msinsight, JsonFileProcess). Every event has a `ph`, by which Insight splits large
+    files.
     """
 
     def __init__(self, path: Path, head: Json) -> None:
@@ -83,19 +84,19 @@ class TraceFile:
         self._before = ",\n"
 
     def name(self, what: str, pid: str | int, tid: str | int, value: str | int) -> None:
-        """Metadata: a name or a place of a process or a lane."""
+        """Metadata: the name or the position of a process or a lane."""
         key = "sort_index" if what.endswith("sort_index") else "name"
         text = json.dumps({"name": what, "ph": "M", "pid": pid, "tid": tid, "args": {key: value}})
         self.raw(text[1:-1])
 
     def slice(self, name: str, start: int, end: int, where: str, more: str) -> None:
-        """A stretch of time from *start* to *end* ns, *where* and *more* as JSON."""
+        """A span from *start* to *end* ns, *where* and *more* as JSON."""
         self.raw(
             f'"name":{name},"ph":"X","ts":{stamp(start)},"dur":{stamp(end - start)},{where},{more}'
         )
 
     def point(self, name: str, phase: str, at: int, where: str, more: str) -> None:
-        """A begin, an end or a foot of an arrow, at *at* ns."""
+        """A begin, an end or one end of an arrow, at *at* ns."""
         self.raw(f'"name":{name},"ph":"{phase}","ts":{stamp(at)},{where},{more}')
 
     def counter(self, pid: str | int, name: str, at: int, key: str, value: float) -> None:

@@ -1,4 +1,4 @@
-"""Models by their config.json: what a step of decode and one of prefill takes on cards.
+"""Models given by their config.json: the time of a decode step and of a prefill step on cards.
 
 ::
 
@@ -45,16 +45,16 @@ class Model:
         quant: str = "float",
         engine: str | os.PathLike[str] | Engine = "vllm-ascend",
     ) -> Step:
-        """Time a step of decode and one of prefill by shapes alone.
+        """Time a step of decode and one of prefill from shapes alone.
 
-        *tp* cards share each layer, *dp* groups of these decode apart, and *ep* is 1 or tp x dp,
-        the cards that share the experts. *batch* requests of *context* tokens each are decoded
-        together, and a *prompt* of so many tokens is read alone. *quant* is "float", "w8a8",
-        "w8a8-static" or "w4a16"; Atlas inference has static scales in any case. *engine* is a name
-        or a path, as :func:`npusim.engines.load` takes it.
+        *tp* cards share each layer, *dp* groups of such cards decode independently, and *ep*, the
+        number of cards that share the experts, is 1 or tp x dp. *batch* requests of *context*
+        tokens each are decoded together; one *prompt* of this many tokens is prefilled alone.
+        *quant* is "float", "w8a8", "w8a8-static" or "w4a16"; Atlas inference always has static
+        scales. *engine* is a name or a path, as for :func:`npusim.engines.load`.
 
-        Raises ModelError for what cannot be asked of the model or the engine, and what
-        :func:`npusim.devices.load` and :func:`npusim.engines.load` raise.
+        Raises ModelError for a step that the model or the engine does not support, and the errors
+        of :func:`npusim.devices.load` and :func:`npusim.engines.load`.
         """
         spec = devices.load(device)
         if spec.series == "Atlas inference" and quant == "w8a8":
@@ -66,7 +66,7 @@ class Model:
 def load(config_json: str | os.PathLike[str] | Mapping[str, Any]) -> Model:
     """The model that a config.json of transformers describes: its path, its folder, or a dict.
 
-    Raises ConfigError for a file that is none and for a model that is not known, with the keys that
-    are missing.
+    Raises ConfigError for a file that is not a config and for an unknown model, with the missing
+    keys.
     """
     return Model(config.read(config_json))

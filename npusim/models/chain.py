@@ -1,9 +1,9 @@
-"""The kernels of a part of a step on one card, launched one after the other by shapes alone.
+"""The kernels of a part of a step on one card, launched one after the other from shapes alone.
 
-What kernels hand on has a name: `rows` are the tokens that a layer works on, `residual` what it
-adds to. A word of an engine's file takes such values and leaves others; what it takes was just made
-and lies in the L2, while weights and caches come from global memory, since those of one layer push
-those of the layer before out.
+Values that kernels pass on have names: `rows` are the activations of the tokens in a layer,
+`residual` is the residual stream. A word of an engine's file takes such values and leaves others.
+The values it takes were just computed and are in the L2; weights and caches come from global
+memory, since those of one layer evict those of the layer before.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ __all__ = ["Chain", "Launched", "Rank", "Word"]
 
 EPSILON = 1e-6
 PAGE = 128
-"""Tokens of a page of the caches (vllm-ascend, block_size)."""
+"""Tokens in a page of the KV cache (vllm-ascend, block_size)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """What one card has of a model, and the tokens that it is given."""
+    """The part of a model on one card, and the tokens of the card."""
 
     shapes: Shapes
     device: DeviceSpec
@@ -40,17 +40,17 @@ class Rank:
     ep: int
     """Cards that share the experts."""
     dp: int
-    """Groups of cards that decode apart; in prefill, one has the prompt and the others wait."""
+    """Groups of cards that decode independently; in prefill, one has the prompt, others wait."""
     requests: int
     new: int
-    """Tokens of each request that the step works on; the others are in the caches."""
+    """New tokens of each request in the step; the others are in the KV cache."""
     context: int
-    """Tokens of each request, the new ones included."""
+    """Tokens of each request, including the new ones."""
     has_nz_weights: bool
-    """Whether weights of floats lie in FRACTAL_NZ; those of int8 always do."""
+    """Whether float weights are stored in FRACTAL_NZ; int8 weights always are."""
     has_nz_head: bool
     tokens: int
-    """Rows that kernels work on: the new tokens of all requests, and what a graph is padded by."""
+    """Rows of the kernels: the new tokens of all requests, and the padding of a graph."""
 
     @property
     def real(self) -> str:
@@ -64,17 +64,17 @@ class Rank:
 
     @property
     def gathered(self) -> int:
-        """Rows that experts choose from where all cards have the tokens of all."""
+        """Rows that are routed to experts if each card has the tokens of all cards."""
         return self.tokens * (self.dp if self.ep > 1 else 1)
 
     def share(self, count: int) -> int:
-        """Of *count* that are split over the cards of a layer, those of one card."""
+        """The part of *count* on one card if the cards of a layer share them."""
         return ceil_div(count, self.tp)
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A kernel, or a collective, in its place."""
+    """A kernel or a collective that was launched."""
 
     word: str
     """The word of the engine's file."""
@@ -82,10 +82,10 @@ class Launched:
     run: Run | None
     """None for a collective."""
     stands_for: str = ""
-    """The kernel of the card that npusim has not, which this one is timed for; else nothing."""
+    """The card's kernel that npusim lacks, for which this one is timed; empty otherwise."""
 
     kind: str = ""
-    """Of a collective."""
+    """The kind of a collective; empty for a kernel."""
 
     @property
     def name(self) -> str:
@@ -98,12 +98,12 @@ Word = Callable[["Chain"], None]
 
 @dataclass
 class Chain:
-    """Kernels in the order of their launches, and the values that they hand on."""
+    """Kernels in launch order, and the values that they pass on."""
 
     rank: Rank
     launched: list[Launched] = field(default_factory=list)
     word: str = ""
-    """The one that runs."""
+    """The word that is running."""
     _values: dict[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Any:
@@ -119,20 +119,20 @@ class Chain:
 
     @property
     def scale(self) -> Any:
-        """The scales of rows, if each has one; else None."""
+        """The scales of rows if each row has one, else None."""
         return self._values.get("row_scale")
 
     def __contains__(self, name: str) -> bool:
         return name in self._values
 
     def spec(self, *shape: int, dtype: str = "", layout: str = "ND") -> TensorSpec:
-        """A tensor of that shape, of activations unless another type is named."""
+        """A tensor of this shape, with the type of activations by default."""
         return TensorSpec(shape, dtype or self.rank.real, layout)
 
     def kernel(
         self, op: str, *args: Any, fresh: str = "", stands_for: str = "", **options: Any
     ) -> Any:
-        """Launch *op*; its inputs named in *fresh* were just made."""
+        """Launch *op*; its inputs named in *fresh* were just computed."""
         l2: Any = tuple(fresh.split()) or "cold"
         run = npusim.run(op, *args, device=self.rank.device, values=False, l2=l2, **options)
         self.launched.append(Launched(self.word, run.time_us or 0.0, run, stands_for))
@@ -140,7 +140,7 @@ class Chain:
         return outputs if len(outputs) > 1 else outputs[0]
 
     def collective(self, kind: Kind, size_bytes: int, cards: int) -> None:
-        """Exchange *size_bytes* of each card with the others; nothing where there are none."""
+        """Exchange *size_bytes* of each card with the others; nothing for a single card."""
         if cards > 1:
             time_us = collectives.time_us(kind, size_bytes, cards, self.rank.device)
             self.launched.append(Launched(self.word, time_us, None, kind=kind))
@@ -152,7 +152,7 @@ class Chain:
             self.launched.append(Launched(self.word, time_us, None, kind=step))
 
     def one(self, launched: list[Launched], stands_for: str) -> None:
-        """Count the *launched* last as the one kernel that they stand for, which starts once."""
+        """Count the last kernels *launched* as the one kernel they stand for, which starts once."""
         del self.launched[-len(launched) :]
         longest = max(launched, key=lambda each: each.time_us)
         saved_us = sum(each.run.launch_us for each in launched if each.run) - (
@@ -162,7 +162,7 @@ class Chain:
         self.launched.append(Launched(self.word, time_us, longest.run, stands_for))
 
     def parts(self, begin: int) -> list[Launched]:
-        """What was launched since there were *begin* kernels."""
+        """The launches after the first *begin* ones."""
         return self.launched[begin:]
 
     def __iter__(self) -> Iterator[Launched]:

@@ -1,7 +1,7 @@
 """A transformers config.json, read as far as kernels depend on it.
 
-A family is a row of the table below: what its attention is, and how its experts are called. What a
-config leaves out has the default of transformers' own class, as far as that class has one.
+A family is a row of the table below: the kind of its attention, and the keys of its experts. Keys
+that a config omits have the default of the class of transformers, if that class has one.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from npusim.models.shapes import Experts, Heads, Latent, Shapes
 __all__ = ["ConfigError", "read"]
 
 MOST_BYTES = 1 << 20
-"""A config.json has some kilobytes."""
+"""The largest file that is read: a config.json has some kilobytes."""
 MOST = 1 << 32
-"""No size of a model is as large."""
+"""The largest number that is accepted: no size of a model is as large."""
 CONFIG = "config.json"
 
 
 class ConfigError(ValueError):
-    """A config.json cannot be read, or describes no model that is known."""
+    """A config.json cannot be read, or describes an unknown model."""
 
 
 def read(config: str | os.PathLike[str] | Mapping[str, Any]) -> Shapes:
-    """The shapes of the model that *config* describes: a file, its folder, or what stands in it.
+    """The shapes of the model that *config* describes: a file, its folder, or its contents.
 
     Raises ConfigError.
     """
@@ -72,23 +72,23 @@ def _tree(path: Path) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Family:
-    """What models of one architecture have in common."""
+    """The common properties of the models of one architecture."""
 
     attention: Callable[[_Reader], Heads | Latent]
     experts: Callable[[_Reader], Experts] | None = None
     has_output_norms: bool = False
     is_tied: bool = False
-    """Whether the tables of tokens are one where the config says nothing."""
+    """Whether input and output embeddings are tied if the config does not say."""
 
 
 class _Reader:
-    """A config, whose entries are checked as they are read."""
+    """A config whose entries are checked when they are read."""
 
     def __init__(self, who: str, tree: Mapping[str, Any]) -> None:
         self._who, self._tree = f"models: {who}", tree
 
     def shapes(self) -> Shapes:
-        """All of it; raises ConfigError with every key that is missing."""
+        """The whole decoder; raises ConfigError with every missing key."""
         name = self._architecture()
         family = FAMILIES[name]
         keys = [*ALWAYS, *(LATENT_KEYS if family.attention is _latent else ())]
@@ -133,7 +133,7 @@ class _Reader:
         return name
 
     def size(self, key: str, default: int | None = None, least: int = 1) -> int:
-        """The whole number at *key*, or *default* where there is none."""
+        """The whole number at *key*, or *default* if it is missing."""
         value = self._tree.get(key)
         value = default if value is None else value
         is_whole = isinstance(value, int) and not isinstance(value, bool)
@@ -145,7 +145,7 @@ class _Reader:
         return int(value)
 
     def flag(self, key: str, default: bool) -> bool:
-        """The true or false at *key*."""
+        """The boolean at *key*."""
         value = self._tree.get(key)
         value = default if value is None else value
         if not isinstance(value, bool):
@@ -155,20 +155,20 @@ class _Reader:
         return value
 
     def has(self, key: str) -> bool:
-        """Whether there is something at *key*."""
+        """Whether *key* has a value."""
         return self._tree.get(key) is not None
 
     def word(self, key: str) -> object:
-        """What stands at *key*."""
+        """The value at *key*."""
         return self._tree.get(key)
 
     def refuse(self, text: str) -> ConfigError:
-        """The error that says *text* of this config."""
+        """An error with *text* about this config."""
         return ConfigError(f"{self._who}: {text}")
 
 
 LONGEST = 4096
-"""Where a config does not say how long a request may be, as GPT-2 and others do by other keys."""
+"""For configs without the longest request, which GPT-2 and others have under other keys."""
 
 
 def _heads(own: _Reader) -> Heads:
@@ -195,7 +195,7 @@ def _normed_heads(own: _Reader) -> Heads:
 
 
 def _windowed_heads(own: _Reader) -> Heads:
-    """Gemma 2 has a window in every other layer, Gemma 3 in five of six, Mistral in all."""
+    """Sliding windows: Gemma 2 in every other layer, Gemma 3 in five of six, Mistral in all."""
     plain = _heads(own)
     if not own.has("sliding_window"):
         return plain
@@ -289,5 +289,5 @@ FAMILIES = {
     "DeepseekV2ForCausalLM": _Family(_latent, _deepseek),
     "DeepseekV3ForCausalLM": _Family(_latent, _deepseek),
 }
-"""Architecture, as `architectures` names it -> its family (transformers, models/*/configuration_*
+"""Architecture, as named in `architectures` -> its family (transformers, models/*/configuration_*
 and modeling_*, of that class)."""

@@ -1,7 +1,7 @@
 """The words of an engine's file for a mixture of experts.
 
-Rows are spread evenly over the experts that are chosen at all: of E experts, tokens that choose k
-at random leave `E (1 - k / E) ** tokens` without a row, and their weights are not read.
+Rows are spread evenly over the experts that are chosen at all: if each token chooses k of E experts
+at random, `E (1 - k / E) ** tokens` experts get no row, and their weights are not read.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def _experts(own: Chain) -> Experts:
 
 
 def _local(own: Chain) -> int:
-    """Experts of a card."""
+    """The number of experts on a card."""
     return ceil_div(_experts(own).count, own.rank.ep)
 
 
 def _intermediate(own: Chain) -> int:
-    """Of an expert, as far as a card has it: whole where cards share the experts out."""
+    """The part of an expert's width on a card: all of it if the experts are split over cards."""
     return (
         own.rank.share(_experts(own).intermediate)
         if own.rank.ep == 1
@@ -43,13 +43,13 @@ def _intermediate(own: Chain) -> int:
 
 
 def _rows(own: Chain) -> int:
-    """Rows of a card's experts."""
+    """Rows of the experts on a card."""
     chosen = own.rank.gathered * _experts(own).chosen
     return max(1, round(chosen * _local(own) / _experts(own).count))
 
 
 def _ends(own: Chain) -> Array:
-    """Where the rows of each local expert end."""
+    """The ends of the rows of each local expert."""
     experts, local, rows = _experts(own), _local(own), _rows(own)
     idle = (1 - experts.chosen / experts.count) ** own.rank.gathered
     busy = min(rows, max(1, round(local * (1 - idle))))
@@ -233,7 +233,7 @@ def _grouped(own: Chain, columns: int) -> TensorSpec:
 
 
 def _experts_up_swiglu_quant(own: Chain) -> None:
-    """By kernels of their own where the fused one does not take the sizes."""
+    """Use separate kernels if the fused one does not accept the sizes."""
     x, local, columns = own["rows"], _local(own), 2 * _intermediate(own)
     weight = TensorSpec((local, x.shape[-1], columns), "int8", "FRACTAL_NZ")
     scale = own.spec(local, columns, dtype="float32")
@@ -252,7 +252,7 @@ def _experts_up_swiglu_quant(own: Chain) -> None:
     own["rows"], own["row_scale"] = found[:2]
 
 
-# ---- the expert of all tokens ----
+# ---- the shared expert ----
 
 
 def _has_shared(own: Chain) -> bool:
@@ -260,7 +260,7 @@ def _has_shared(own: Chain) -> bool:
 
 
 def _shared(word: str) -> Word:
-    """*word* on the rows of the expert of all tokens, and nothing in models that have none."""
+    """*word* on the rows of the shared expert; nothing in models without a shared expert."""
 
     def launch(own: Chain) -> None:
         if not _has_shared(own):

@@ -1,7 +1,8 @@
 """The words of an engine's file for multi-head latent attention (MLA).
 
-In decode queries meet the short rows of the caches: the weights that would expand keys and values
-are absorbed, `q (m, n, nope) @ W_UK (n, nope, rank)`. In prefill keys and values are expanded.
+In decode, queries are multiplied with the latent rows of the KV cache: the weights that would
+expand keys and values are absorbed, `q (m, n, nope) @ W_UK (n, nope, rank)`. In prefill, keys and
+values are expanded.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def _absorb_v(own: Chain) -> None:
 
 
 def _absorb(own: Chain, x: object, weight: object) -> None:
-    """Heads times a weight for each: batches of heads, between transpositions."""
+    """Multiply each head by its weight: a product batched over heads, between transpositions."""
     turn: dict[str, Any] = {"perm_x1": [1, 0, 2], "perm_x2": [0, 1, 2], "perm_y": [1, 0, 2]}
     own.kernel("npu_transpose_batchmatmul", x, weight, fresh="input", **turn)
 
@@ -100,7 +101,7 @@ def _kv_norm_rope_cache(own: Chain) -> None:
 
 
 def _mla_preprocess(own: Chain) -> None:
-    """One kernel for all that stands before attention, which starts once."""
+    """One kernel for everything before attention, which starts once."""
     is_int8 = own.rank.quant != "float"
     quantised = ("quantize",) if is_int8 else ()
     begin = len(own.launched)

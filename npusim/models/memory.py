@@ -1,4 +1,4 @@
-"""What a card holds of a model: its part of the weights, and the caches of its requests."""
+"""The memory of a model on a card: its part of the weights, and the KV cache of its requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GROUP = 128
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Of one card."""
+    """The memory of one card."""
 
     weights_bytes: int
     cache_bytes: int
@@ -25,12 +25,12 @@ class Memory:
 
     @property
     def needed_bytes(self) -> int:
-        """Of both."""
+        """The bytes of both."""
         return self.weights_bytes + self.cache_bytes
 
     @property
     def fits(self) -> bool:
-        """Whether the card has as much; what kernels and the engine need is not counted."""
+        """Whether the card has enough memory; that of kernels and the engine is not counted."""
         return self.needed_bytes <= self.capacity_bytes
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class Memory:
         return f"{whole}: {what} not fit; take {times} times as many cards, or less of them"
 
     def to_json(self) -> dict[str, object]:
-        """As plain numbers."""
+        """The same as plain numbers."""
         return {
             "weights_bytes": self.weights_bytes,
             "cache_bytes": self.cache_bytes,
@@ -63,7 +63,7 @@ def memory_of(
     context: int,
     capacity_bytes: int,
 ) -> Memory:
-    """Of a card that decodes *requests* of *context* tokens each."""
+    """The memory of a card that decodes *requests* of *context* tokens each."""
     share = _bytes_each(quant)
     attention = shapes.layers * shapes.attention_weights // tp
     dense = shapes.dense_layers * shapes.dense_weights // tp
@@ -80,12 +80,12 @@ def memory_of(
 
 
 def _bytes_each(quant: str) -> float:
-    """Bytes of an element of a weight, scales of groups included; those of columns are few."""
+    """Bytes per element of a weight, including scales of groups; scales of columns are few."""
     return {"float": 2.0, "w4a16": 0.5 + 2 / GROUP}.get(quant, 1.0)
 
 
 def _cache_bytes(shapes: Shapes, tp: int, requests: int, context: int) -> int:
-    """Keys and values of two bytes an element, in whole pages; latent rows are on every card."""
+    """Keys and values of two bytes per element, in whole pages; latent rows are on every card."""
     own = shapes.attention
     elements = own.cache_elements
     if isinstance(own, Heads):

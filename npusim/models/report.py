@@ -1,6 +1,6 @@
-"""A step as the record of a run, so that pages and tables of models show it.
+"""A step as the record of a run, so that pages and tables of models can show it.
 
-Gaps are spread evenly over all launches; what the host takes before comes first, as a gap.
+Gaps are spread evenly over all launches; the time of the host before the step is the first gap.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def run_of(step: Step, name: str) -> ModelRun:
 
 
 def lead(step: Step, name: str) -> Lead:
-    """The whole time of *decode* or *prefill*, its error bar, and what is not in kernels."""
+    """The whole time of *decode* or *prefill*, its error bar, and the time outside kernels."""
     phased: Phased = getattr(step, name)
     title, verb = ("TPOT", "made") if name == "decode" else ("TTFT", "read")
     around = {"gaps": phased.parts.gaps.time_us, "rest": phased.parts.rest.time_us}
@@ -51,7 +51,7 @@ def lead(step: Step, name: str) -> Lead:
 
 
 def _in_order(phased: Phased) -> Iterator[tuple[str, Section]]:
-    """Each section as often as it runs: layer after layer, between both ends."""
+    """Each section as often as it runs: the first end, layer after layer, the last end."""
     ends = {each.name: each for each in phased.sections if not each.is_of_layer}
     heads = [each for each in phased.sections if each.name == "attention"]
     rest = [each for each in phased.sections if each.is_of_layer and each.name != "attention"]
@@ -70,14 +70,14 @@ def _repeated(sections: list[Section]) -> Iterator[Section]:
 
 
 class _Kernels:
-    """The kernels of launches, each made once."""
+    """The kernels of launches, each stored once."""
 
     def __init__(self, launches: Launches) -> None:
         self._launches = launches
         self._numbers: dict[int, int] = {}
 
     def number(self, launched: Launched) -> int:
-        """The number of the kernel of *launched*, which lives as long as its section."""
+        """The index of the kernel of *launched*, which lives as long as its section."""
         if id(launched) not in self._numbers:
             self._numbers[id(launched)] = self._launches.number(_kernel(launched))
         return self._numbers[id(launched)]

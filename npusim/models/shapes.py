@@ -1,4 +1,4 @@
-"""What a decoder is made of, as far as its kernels and its memory depend on it."""
+"""The shapes of a decoder, as far as its kernels and its memory depend on them."""
 
 from __future__ import annotations
 
@@ -9,68 +9,68 @@ __all__ = ["Experts", "Heads", "Latent", "Shapes"]
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Attention by heads, of which several of queries may share one of keys and values."""
+    """Attention by heads; several query heads may share one head of keys and values (GQA)."""
 
     count: int
     kv_count: int
     size: int
     """Elements of a head of queries, keys or values."""
     has_norms: bool = False
-    """Whether each head of queries and keys is divided by its root mean square."""
+    """Whether each head of queries and keys is normalised by its root mean square."""
     window: int | None = None
-    """Tokens that layers with a window look back; None where all look back to the first."""
+    """The sliding window in tokens; None if all layers attend back to the first token."""
     window_share: float = 0.0
     """The share of the layers that have the window."""
 
     @property
     def cache_elements(self) -> int:
-        """Of a token in a layer: keys and values."""
+        """KV cache elements of a token in a layer: keys and values."""
         return 2 * self.kv_count * self.size
 
 
 @dataclass(frozen=True, slots=True)
 class Latent:
-    """Multi-head latent attention (MLA): keys and values of all heads come from one short row."""
+    """Multi-head latent attention (MLA): keys and values of all heads come from one latent row."""
 
     count: int
     q_rank: int | None
-    """Elements of the row that queries come from; None where they come from the token itself."""
+    """Elements of the latent row of queries; None if queries come from the hidden state."""
     kv_rank: int
     rope: int
-    """Elements of a head that are turned by the position; those of keys are shared by all heads."""
+    """Elements of a head with rotary embedding; those of keys are shared by all heads."""
     nope: int
-    """Elements of a head of queries and keys that are not turned."""
+    """Elements of a head of queries and keys without rotary embedding."""
     value: int
     """Elements of a head of values."""
 
     @property
     def cache_elements(self) -> int:
-        """Of a token in a layer: the short row and the turned part of the keys."""
+        """KV cache elements of a token in a layer: the latent row and the rotary part of keys."""
         return self.kv_rank + self.rope
 
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """A mixture of experts in place of the dense product of a layer."""
+    """A mixture of experts instead of the dense MLP of a layer."""
 
     count: int
     chosen: int
-    """Experts of a token."""
+    """Experts per token."""
     intermediate: int
-    """Of one expert."""
+    """The intermediate size of one expert."""
     shared_intermediate: int
-    """Of what every token goes through as well; 0 where there is no such expert."""
+    """The intermediate size of the shared expert, which gets every token; 0 without one."""
     layers: int
-    """Layers that have experts; the others are dense."""
+    """The number of layers with experts; the others are dense."""
     groups: int = 1
     chosen_groups: int = 1
     is_sigmoid: bool = False
-    """Whether the gate weighs by sigmoids and not by a softmax."""
+    """Whether the gate uses sigmoids instead of a softmax."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """A decoder: sizes of its layers and of both ends."""
+    """A decoder: the sizes of its layers, its embedding and its head."""
 
     architecture: str
     """The class in transformers: `Qwen3ForCausalLM`."""
@@ -78,15 +78,15 @@ class Shapes:
     layers: int
     vocabulary: int
     longest: int
-    """Tokens of a request at most."""
+    """The most tokens of a request."""
     attention: Heads | Latent
     intermediate: int
-    """Of a dense layer."""
+    """The intermediate size of a dense layer."""
     experts: Experts | None
     has_output_norms: bool
-    """Whether a layer divides what attention and products give by its root mean square too."""
+    """Whether a layer also normalises the results of attention and MLP by root mean square."""
     is_tied: bool
-    """Whether both ends share one table of tokens."""
+    """Whether embedding and head share one table of tokens."""
 
     @property
     def dense_layers(self) -> int:
@@ -95,7 +95,7 @@ class Shapes:
 
     @property
     def attention_weights(self) -> int:
-        """Elements of the weights of the products around attention, of one layer."""
+        """Elements of the weights of the projections around attention in one layer."""
         own = self.attention
         if isinstance(own, Heads):
             return self.hidden * own.size * (2 * own.count + 2 * own.kv_count)
@@ -114,5 +114,5 @@ class Shapes:
 
     @property
     def word_weights(self) -> int:
-        """Elements of the tables of tokens at both ends."""
+        """Elements of the tables of tokens of embedding and head."""
         return self.vocabulary * self.hidden * (1 if self.is_tied else 2)

@@ -1,4 +1,4 @@
-"""A step of decode and one of prefill of a model on cards, and what stands behind both."""
+"""A step of decode and one of prefill of a model on cards, and the details of both."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ __all__ = ["QUANTS", "Asked", "ModelError", "Phased", "Step", "step_of"]
 
 QUANTS = ("float", "w8a8", "w8a8-static", "w4a16")
 KNOWN: dict[str, Word] = {**words.WORDS, **latent.WORDS, **experts.WORDS}
-"""Word of an engine's file -> what launches its kernels."""
+"""Word of an engine's file -> the function that launches its kernels."""
 
 
 class ModelError(ValueError):
-    """A model cannot be run as asked."""
+    """A model cannot be run as requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A model, what it runs on, and its load."""
+    """A model, the cards and engine it runs on, and its load."""
 
     shapes: Shapes
     device: DeviceSpec
@@ -38,16 +38,16 @@ class Asked:
     ep: int
     dp: int
     batch: int
-    """Requests that are decoded together, on all cards."""
+    """Requests that are decoded together, over all cards."""
     context: int
-    """Tokens of each of them, the new one included."""
+    """Tokens of each of them, including the new one."""
     prompt: int
-    """Tokens of a request that is read alone."""
+    """Tokens of a request that is prefilled alone."""
     quant: str
 
     @property
     def cards(self) -> int:
-        """All of them."""
+        """The total number of cards."""
         return self.tp * self.dp
 
     def __post_init__(self) -> None:
@@ -94,7 +94,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """The kernels of one word together."""
+    """The totals of the kernels of one word."""
 
     op: str
     launches: int
@@ -108,7 +108,7 @@ class Phased:
     parts: Parts
     sections: tuple[Section, ...]
     tokens: int
-    """Tokens that the step makes or reads."""
+    """Tokens that the step generates or reads."""
 
     def __repr__(self) -> str:
         launches = f"{self.parts.launches} launches"
@@ -116,16 +116,16 @@ class Phased:
 
     @property
     def time_us(self) -> float:
-        """The whole step."""
+        """The time of the whole step."""
         return self.parts.time_us
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens that are made or read in a second."""
+        """Tokens that are generated or read per second."""
         return 1e6 * self.tokens / self.time_us
 
     def by_word(self) -> dict[str, Total]:
-        """Word of the engine's file -> all its kernels together, those that take longest first."""
+        """Word of the engine's file -> totals of its kernels, the longest first."""
         found: dict[str, Total] = {}
         for section in self.sections:
             for each in section.launched:
@@ -136,12 +136,12 @@ class Phased:
         return dict(sorted(found.items(), key=lambda item: (-item[1].time_us, item[0])))
 
     def stand_ins(self) -> list[str]:
-        """Kernels of the card that npusim times by others."""
+        """Kernels of the card for which npusim times others."""
         every = (each for section in self.sections for each in section.launched)
         return list(dict.fromkeys(each.stands_for for each in every if each.stands_for))
 
     def to_json(self, key: str) -> dict[str, object]:
-        """As plain numbers, with the time at *key*."""
+        """The same as plain numbers, with the time at *key*."""
         whole = self.time_us
         return {
             key: whole / 1e3,
@@ -167,7 +167,7 @@ def _part_json(part: Part, whole_us: float) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a model takes as asked."""
+    """The times and the memory of a model, for the parameters in *asked*."""
 
     asked: Asked
     decode: Phased
@@ -188,18 +188,18 @@ class Step:
 
     @property
     def tpot_us(self) -> float:
-        """Time per output token: a step of decode."""
+        """Time per output token (TPOT): a step of decode."""
         return self.decode.time_us
 
     @property
     def ttft_us(self) -> float:
-        """Time to the first token of a prompt that is read alone."""
+        """Time to first token (TTFT) of a prompt that is prefilled alone."""
         return self.prefill.time_us
 
     def served_us(self, new: int) -> float:
-        """Time per output token where each request is a prompt and *new* tokens.
+        """Time per output token if each request is a prompt and *new* tokens.
 
-        All cards stop decoding while a prompt is read.
+        All cards stop decoding while a prompt is prefilled.
         """
         if isinstance(new, bool) or not isinstance(new, int) or new < 1:
             raise ModelError(f"models: new must be 1 token or more, not {shown(new)}")
@@ -207,7 +207,7 @@ class Step:
         return self.tpot_us + self.asked.batch / self.asked.dp * read_us / new
 
     def to_json(self) -> dict[str, object]:
-        """All of it as plain numbers and strings."""
+        """Everything as plain numbers and strings."""
         own = self.asked
         return {
             "architecture": own.shapes.architecture,
@@ -252,7 +252,7 @@ def _rank(asked: Asked, requests: int, new: int, context: int) -> Rank:
         requests,
         new,
         context,
-        # 310P has all weights in FRACTAL_NZ (vllm-ascend, utils.py).
+        # 310P stores all weights in FRACTAL_NZ (vllm-ascend, utils.py).
         has_nz_weights=weights.float_layout == "NZ" or is_310p,
         has_nz_head=weights.lm_head_layout == "NZ",
         tokens=requests * new,
@@ -293,7 +293,7 @@ def _sections(asked: Asked, rank: Rank, phase: str) -> Iterator[Section]:
 
 
 def _windows(shapes: Shapes, rank: Rank) -> Iterator[tuple[int, Rank]]:
-    """How many layers look back how far."""
+    """The number of layers for each length of attention."""
     own = shapes.attention
     short = round(own.window_share * shapes.layers) if isinstance(own, Heads) else 0
     window = own.window if isinstance(own, Heads) else None
@@ -306,7 +306,7 @@ def _windows(shapes: Shapes, rank: Rank) -> Iterator[tuple[int, Rank]]:
 
 
 def _method(asked: Asked, rank: Rank) -> str:
-    """How tokens find their experts."""
+    """The way in which tokens are sent to their experts."""
     experts_of = asked.shapes.experts
     assert experts_of is not None
     series = asked.device.series.removeprefix("Atlas ")
@@ -344,7 +344,7 @@ def _words(asked: Asked, section: str) -> tuple[str, ...]:
 
 
 def _engines_with(asked: Asked, section: str) -> str:
-    """The shipped engines that have kernels of *section* for the weights, as another choice."""
+    """The shipped engines that have kernels of *section* for the weights, as alternatives."""
     found = [
         name
         for name in engines.names()
@@ -364,7 +364,7 @@ def _section(name: str, listed: tuple[str, ...], times: int, rank: Rank) -> Sect
 
 
 def _beside(section: Section) -> Section:
-    """The expert of all tokens hides behind the others, as far as these take longer."""
+    """The shared expert overlaps with the others, as far as these take longer."""
     shared = [each for each in section.launched if each.word.startswith("shared_")]
     others = [each for each in section.launched if not each.word.startswith("shared_")]
     left_us = max(0.0, _total(shared) - _total(others))

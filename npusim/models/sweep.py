@@ -4,7 +4,7 @@
                                 device=["Atlas A2", "Atlas A3"])
     found.to_csv(), found.draw()
 
-A step that is refused is a row with its message.
+A refused step is a row with its message.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 __all__ = ["VARIABLES", "ModelRow", "ModelSweep", "sweep"]
 
 VARIABLES = ("tp", "ep", "dp", "batch", "context", "prompt", "quant", "engine")
-"""What a step can be asked for."""
+"""The parameters of a step."""
 MOST_CELLS = 10_000
 Chip = str | os.PathLike[str] | DeviceSpec
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """What was asked, and the step, or why there is none."""
+    """The parameters, and the step, or the reason why there is none."""
 
     device: str
     variables: dict[str, Any]
@@ -48,7 +48,7 @@ class ModelRow:
     error: str | None = None
 
     def facts(self) -> dict[str, object]:
-        """Column -> what stands there, as plain numbers and strings."""
+        """Column -> its value, as plain numbers and strings."""
         found: dict[str, object] = {"device": self.device}
         found |= {name: word(value) for name, value in self.variables.items()}
         if self.step is None:
@@ -68,7 +68,7 @@ class ModelRow:
 
 @dataclass(frozen=True, slots=True)
 class ModelSweep:
-    """All rows, in the order of chips and variables, the last of these the quickest."""
+    """All rows, in the order of chips and variables; the last variable changes fastest."""
 
     architecture: str
     variables: tuple[str, ...]
@@ -86,17 +86,17 @@ class ModelSweep:
 
     @property
     def bad(self) -> tuple[ModelRow, ...]:
-        """Those that were refused."""
+        """The refused rows."""
         return tuple(row for row in self.rows if row.step is None)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The headings of the CSV."""
+        """The header of the CSV."""
         names = dict.fromkeys(name for row in self.rows for name in row.facts())
         return (*(name for name in names if name != "error"), "error")
 
     def to_csv(self) -> str:
-        """A line for each row below one of headings."""
+        """The header, and one line per row."""
         text = StringIO()
         table = csv.writer(text, lineterminator="\n")
         table.writerow(self.columns)
@@ -114,7 +114,7 @@ class ModelSweep:
         }
 
     def times(self) -> Rows:
-        """Times per output token as rows of a sweep, which can be drawn."""
+        """Times per output token as rows of a sweep, so that they can be drawn."""
         rows = (
             Row(
                 Cell(row.device, None, {}, row.variables, {}, False, None, row.error),
@@ -141,9 +141,9 @@ def sweep(
 ) -> ModelSweep:
     """Time *model* for each value of each variable that *over* names, on each *device*.
 
-    Variables, and what is *fixed*, are those of :meth:`npusim.models.Model.step`. *progress* hears
-    how many steps are done, and of how many. Raises SweepError for what is no sweep; a step that is
-    refused is a row.
+    The variables and the *fixed* arguments are those of :meth:`npusim.models.Model.step`.
+    *progress* is called with the number of finished steps and the total. Raises SweepError for an
+    invalid sweep; a refused step is a row.
     """
     for name in (*over, *fixed):
         if name not in VARIABLES:

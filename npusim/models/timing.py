@@ -1,12 +1,12 @@
-"""What a step takes: its kernels, the gaps between them, communication, and the rest.
+"""The time of a step: its kernels, the gaps between them, communication, and the rest.
 
-The card works through kernels and collectives while the host launches what is not in graphs::
+The card runs kernels and collectives while the host launches those that are not in graphs::
 
     card = kernels + communication + gap_us x launches
-    host = launch_us x launches that are made singly + layer_us x layers
-    step = before_us + max(card, host)              or their sum, where the host is awaited
+    host = launch_us x individual launches + layer_us x layers
+    step = before_us + max(card, host)              or their sum, if the card waits for the host
 
-Whatever is neither kernel, communication nor before_us is gaps.
+All time that is neither kernels, communication nor before_us counts as gaps.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ SPREAD = {
     "inferred": 0.3,
     "assumed": 0.5,
 }
-"""Confidence of a number -> the share that half of such numbers are off by (assumed)."""
+"""Confidence of a number -> its median relative error (assumed)."""
 COMMUNICATION_SPREAD = 0.2
-"""Of collectives, from 1 MB on (assumed)."""
+"""The relative error of collectives from 1 MB on (assumed)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Kernels that are launched one after the other, several times in a step."""
+    """A sequence of kernels that is launched several times in a step."""
 
     name: str
     """`attention`, `mlp`, `experts`, `before` or `after`."""
@@ -48,13 +48,13 @@ class Section:
 
     @property
     def is_of_layer(self) -> bool:
-        """Whether it is a part of layers, and not of an end."""
+        """Whether it belongs to the layers, and not to the start or end of the step."""
         return self.name not in ("before", "after")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a step, and how far half of such times are off."""
+    """A part of a step, and the median error of such times."""
 
     time_us: float
     off_us: float
@@ -62,7 +62,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A step: all of its parts, in the order of pictures."""
+    """All parts of a step, in the order of pictures."""
 
     kernels: Part
     gaps: Part
@@ -81,21 +81,21 @@ class Parts:
 
     @property
     def time_us(self) -> float:
-        """The whole step."""
+        """The time of the whole step."""
         return math.fsum(part.time_us for part in self.named().values())
 
     @property
     def off_us(self) -> float:
-        """Parts err independently of each other."""
+        """The errors of parts are independent of each other."""
         return math.hypot(*(part.off_us for part in self.named().values()))
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What decides about gaps: work of the card, and numbers of the engine."""
+    """The data that determine gaps: the work of the card, and numbers of the engine."""
 
     work_us: float
-    """Kernels and communication."""
+    """The time of kernels and communication."""
     launches: int
     singly: int
     layers: int
@@ -106,7 +106,7 @@ class Cost:
 
     @property
     def gaps_us(self) -> float:
-        """The card's time without work, from the first kernel to the last."""
+        """The idle time of the card, from the first kernel to the last."""
         card_us = self.work_us + self.gap_us * self.launches
         host_us = self.launch_us * self.singly + self.layer_us * self.layers
         whole_us = card_us + host_us if self.is_awaited else max(card_us, host_us)
@@ -122,9 +122,9 @@ def parts_of(
     is_in_graph: bool,
     rest: Mapping[str, float],
 ) -> Parts:
-    """The parts of a step of *sections* in a *phase*, the *name* of which its sources have.
+    """The parts of a step of *sections* in a *phase*; *name* is the name of the phase in sources.
 
-    *rest* are numbers of the engine's host, by key.
+    *rest* are the host's numbers of the engine, by key.
     """
     every = [(section, launched) for section in sections for launched in section.launched]
     kernels_us = math.fsum(s.times * each.time_us for s, each in every if each.run)
@@ -160,7 +160,7 @@ def _spread(engine: Engine, key: str) -> float:
 
 
 def _kernels_off(every: Iterable[tuple[Section, Launched]]) -> float:
-    """Kernels of one kind err alike, those of different kinds independently."""
+    """Kernels of one kind have the same relative error; different kinds are independent."""
     off_us: dict[str, float] = {}
     for section, each in every:
         if each.run is None:
@@ -174,7 +174,7 @@ def _kernels_off(every: Iterable[tuple[Section, Launched]]) -> float:
 
 
 def _gaps_off(cost: Cost, engine: Engine, phase: str) -> float:
-    """What gaps change by where a number of the engine is off by its spread."""
+    """The change of gaps if a number of the engine is off by its spread."""
     found = []
     for number in ("launch_us", "layer_us", "gap_us"):
         value, share = getattr(cost, number), _spread(engine, f"{phase}.{number}")

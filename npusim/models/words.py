@@ -14,12 +14,12 @@ __all__ = ["WORDS", "product"]
 GROUP = 128
 """Rows of an int4 weight that share a scale."""
 ROPE_HEADS = (64, 128)
-"""Elements of a head that npu_apply_rotary_pos_emb takes."""
+"""Head sizes that npu_apply_rotary_pos_emb accepts."""
 FUSED_HEAD = 128
-"""The fused kernel of norms and rope takes no other (vllm-ascend, compilation/passes)."""
+"""The only head size of the fused kernel of norms and rope (vllm-ascend, compilation/passes)."""
 MASK = 2048
-"""Rows and columns of the mask that hides later tokens, whatever the lengths are (aclnn, sparse
-mode 3)."""
+"""Rows and columns of the causal mask, which do not depend on the lengths (aclnn, sparse mode 3).
+"""
 
 
 # ---- norms and quantisation ----
@@ -104,7 +104,7 @@ def _dynamic_quant(own: Chain) -> None:
 
 
 def product(own: Chain, x: TensorSpec, columns: int) -> TensorSpec:
-    """*x* times a weight of that many *columns*, in the kind that x and the model ask for."""
+    """*x* times a weight of this many *columns*, with the product that fits x and the model."""
     rows, real = x.shape[-1], own.rank.real
     if x.dtype == "int8":
         return _int8_product(own, x, columns)
@@ -219,7 +219,7 @@ def _head_norm(own: Chain, name: str) -> None:
 
 
 def _rope(own: Chain) -> None:
-    """Heads of sizes that the operator does not take are turned as more of 64 elements."""
+    """Heads of a size that the operator does not accept are rotated as several of 64 elements."""
     tokens, size, stands_for = own.rank.tokens, _heads(own).size, ""
     heads: tuple[TensorSpec, ...] = (own["q"], own["k"])
     if size not in ROPE_HEADS:
@@ -231,7 +231,7 @@ def _rope(own: Chain) -> None:
 
 
 def _qk_norm_rope(own: Chain) -> None:
-    """One kernel for what eager code does by six; by these where the fusion does not hold."""
+    """One kernel for what eager code does in six; the six if the fusion does not apply."""
     heads = _heads(own)
     begin = len(own.launched)
     if not heads.has_norms or heads.size != FUSED_HEAD or own.rank.is_310p:
@@ -242,7 +242,7 @@ def _qk_norm_rope(own: Chain) -> None:
     _head_norm(own, "q")
     _head_norm(own, "k")
     _rope(own)
-    # It reads qkv once, and neither norms nor turned heads go through memory in between.
+    # It reads qkv once, and neither norms nor rotated heads go through memory in between.
     own.one(own.parts(begin)[1:], "split_qkv_rmsnorm_rope")
     del own.launched[begin]
 
@@ -257,7 +257,7 @@ def _qk_norm(own: Chain) -> None:
 
 
 def _rope_and_cache(own: Chain) -> None:
-    """xlite's rotary embedding, which writes the caches too."""
+    """xlite's rotary embedding, which also writes the KV cache."""
     heads, tokens = _heads(own), own.rank.tokens
     for name, count in (("q", heads.count), ("k", heads.kv_count), ("v", heads.kv_count)):
         own[name] = own.spec(tokens, count, heads.size)
@@ -312,7 +312,7 @@ def _attention(own: Chain) -> None:
 
 
 def _attention_310p(own: Chain, heads: Heads) -> None:
-    """As products and a softmax, with each request's caches in one piece."""
+    """Attention as products and a softmax, with the KV cache of each request contiguous."""
     rank = own.rank
     groups = rank.requests * heads.kv_count
     rows = heads.count // heads.kv_count * rank.new
@@ -339,7 +339,7 @@ def _embedding(own: Chain) -> None:
 
 
 def _embedding_mask(own: Chain) -> None:
-    """Where the table is split, ids of other cards are masked, in eight kernels and one more."""
+    """If the table is split, ids of other cards are masked, in eight kernels and one more."""
     if own.rank.tp == 1:
         return
     ids = own.spec(own.rank.tokens, dtype="int32")
@@ -383,7 +383,7 @@ def _argmax(own: Chain) -> None:
 
 
 def _rotary_tables(own: Chain) -> None:
-    """Rows of cosines and sines for the positions."""
+    """Gather rows of cosines and sines for the positions."""
     heads, tokens = own.rank.shapes.attention, own.rank.tokens
     size = heads.size if isinstance(heads, Heads) else heads.rope
     table = own.spec(own.rank.shapes.longest, size)

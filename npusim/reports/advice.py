@@ -1,4 +1,4 @@
-"""The first thing on a page: what to change, and the time that came out when it was tried."""
+"""The advice at the top of a page: what to change, and the time simulated with the change."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ NOTHING = "Nothing that was tried gains."
 
 
 class Advised(Protocol):
-    """What a page needs of a piece of advice."""
+    """A piece of advice, as a page shows it."""
 
     @property
     def text(self) -> str:
-        """What was found, in plain words."""
+        """The finding in plain words."""
 
     @property
     def change(self) -> str:
-        """What to do; of a what-if, what would have to be otherwise."""
+        """What to do; for a what-if, what would have to be different."""
 
     @property
     def code(self) -> Sequence[str]:
-        """The change as lines of a PyTorch script, where it can be written so."""
+        """The change as lines of a PyTorch script, if it can be written as code."""
 
     @property
     def before_us(self) -> float:
@@ -32,15 +32,15 @@ class Advised(Protocol):
 
     @property
     def after_us(self) -> float:
-        """The time of the changed call, which was simulated as any other."""
+        """The time of the changed call, which was simulated like any other call."""
 
     @property
     def rows(self) -> tuple[int, int] | None:
-        """How many rows the call has, and how many with the change, where they differ."""
+        """The number of rows of the call without and with the change, if they differ."""
 
     @property
     def times(self) -> str:
-        """The times before and after, and what is saved."""
+        """The times before and after the change, and the time saved."""
 
     @property
     def kind(self) -> str:
@@ -48,7 +48,7 @@ class Advised(Protocol):
 
 
 def section(given: Sequence[Advised] | str) -> str:
-    """The advice for one run as a list, or in a sentence why there is none."""
+    """The advice for one run as a list, or a sentence that says why there is none."""
     if isinstance(given, str):
         return f'<p class="note">{escape(given)}</p>'
     changes = "".join(map(_item, (each for each in given if each.kind == "change")))
@@ -57,7 +57,7 @@ def section(given: Sequence[Advised] | str) -> str:
 
 
 def supposed(given: Sequence[Advised]) -> str:
-    """What another chip or another kernel would change, as a list; nothing if that is not known."""
+    """What another chip or another kernel would change, as a list; empty if that is not known."""
     items = "".join(map(_item, (each for each in given if each.kind != "change")))
     note = "What another chip or another kernel would change:"
     return f'<p class="note">{note}</p><ul>{items}</ul>' if items else ""
@@ -71,7 +71,7 @@ def _item(each: Advised) -> str:
 
 
 def sentence(words: str) -> str:
-    """*words* as a sentence begins, unless they begin with a name in a program."""
+    """*words* with a capital first letter, unless they begin with a name from a program."""
     first, _, rest = words.partition(" ")
     is_word = first.rstrip(",:").isalpha() and len(first) > 1 and not rest.startswith("= ")
     return words[:1].upper() + words[1:] if is_word else words

@@ -1,4 +1,4 @@
-"""What first screens are made of: figures in large, a bar of parts, bars of shares."""
+"""The elements of first screens: large figures, a stacked bar of parts, bars of shares."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from npusim.reports.style import span_named
 __all__ = ["Part", "Share", "bar", "key", "left", "named", "percent", "screen", "shares", "tiles"]
 
 LEAST_NAMED = 0.01
-"""Parts that take a smaller share of the time have no name below the bar."""
+"""Parts with a smaller share of the time get no name below the bar."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of a bar."""
+    """One part of a stacked bar."""
 
     name: str
     us: float
@@ -25,7 +25,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How much of something is used."""
+    """The utilisation of one resource."""
 
     name: str
     of_one: float
@@ -33,18 +33,18 @@ class Share:
 
 
 def screen(parts: Iterable[str]) -> str:
-    """The first screen of a page, which is made of *parts*."""
+    """The first screen of a page, which consists of *parts*."""
     return f'<div class="answer">{"".join(parts)}</div>'
 
 
 def tiles(found: Iterable[tuple[str, str]]) -> str:
-    """Each figure in large, with what it is below."""
+    """Each figure in large type, with its description below."""
     cells = "".join(f"<div><b>{escape(large)}</b>{escape(small)}</div>" for large, small in found)
     return f'<div class="tiles">{cells}</div>'
 
 
 def percent(share: float) -> str:
-    """A share with two digits at least.
+    """A share in percent with at least two digits.
 
     >>> percent(0.0131), percent(0.19), percent(0.0002)
     ('1.3 %', '19 %', '< 0.1 %')
@@ -55,7 +55,7 @@ def percent(share: float) -> str:
 
 
 def bar(parts: Sequence[Part], full_us: float) -> str:
-    """A bar of *parts*, as long as their share of *full_us*."""
+    """A stacked bar of *parts*, whose length is their share of *full_us*."""
     pieces = "".join(
         f'<i style="width:{100 * part.us / full_us:.4f}%;background:{part.color}" '
         f'title="{escape(part.name)}: {span_named(part.us)}"></i>'
@@ -66,7 +66,7 @@ def bar(parts: Sequence[Part], full_us: float) -> str:
 
 
 def named(parts: Sequence[Part], full_us: float) -> dict[str, str]:
-    """The larger of *parts* with their times -> their colours."""
+    """The larger of *parts*, by name and time -> colour."""
     return {
         f"{part.name} {span_named(part.us)}": part.color
         for part in parts
@@ -75,7 +75,7 @@ def named(parts: Sequence[Part], full_us: float) -> dict[str, str]:
 
 
 def key(colors: Mapping[str, str]) -> str:
-    """What the colours of bars stand for: names -> colours."""
+    """The legend of bars: names -> colours."""
     marks = (
         f'<span><i class="swatch" style="background:{color}"></i>{escape(name)}</span>'
         for name, color in colors.items()
@@ -84,7 +84,7 @@ def key(colors: Mapping[str, str]) -> str:
 
 
 def shares(found: Sequence[Sequence[Share]], letters: Sequence[str] = ("",)) -> str:
-    """A line for each name, with a bar for each of several runs, whose *letters* stand there."""
+    """A line for each name, with one bar per run, labelled with the letter of the run."""
     names = dict.fromkeys(share.name for own in found for share in own)
     by_name = [{share.name: share for share in own} for own in found]
     lines = []

@@ -1,4 +1,4 @@
-"""Axes that a notebook shows as the picture that they hold."""
+"""Axes that a notebook displays as a picture."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOTEBOOK_DPI = 96
 
 
 class ShownAxes(Axes):
-    """The axes of a picture with no others."""
+    """The only axes of a picture."""
 
     def _repr_png_(self) -> bytes:
         """The whole picture, with its titles."""

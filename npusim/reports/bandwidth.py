@@ -1,4 +1,4 @@
-"""Bandwidth over time: what moved on each path between memories, of all cores together."""
+"""Bandwidth over time: bytes per second on each path between memories, summed over all cores."""
 
 from __future__ import annotations
 
@@ -31,34 +31,34 @@ if TYPE_CHECKING:
 __all__ = ["BINS", "PICTURE", "Row", "bandwidth", "rows"]
 
 BINS = 200
-"""Parts of the run, each of which has one height."""
+"""Bins of the time axis; the curve has one height per bin."""
 FAR = "from GM"
 FAR_ABOVE = 8
-"""A limit so many times the peak is only written, so that the rest can be seen."""
+"""A limit this many times the peak is written but not drawn, so that the curve stays visible."""
 ROOM = 0.74
-"""The highest peak takes so much of a lane, which is 1 high."""
+"""The height of the highest peak in a lane, which is 1 high."""
 
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One path, or what is read from global memory for all of them."""
+    """One path, or the reads from global memory for all paths."""
 
     path: str
     pipe: str
     nbytes: int
-    """All that moved."""
+    """All bytes that moved."""
     bytes_per_s: NDArray[np.float64]
-    """`(BINS,)`, each for one part of the run."""
+    """`(BINS,)`, one for each bin of the run."""
     mean_bytes_per_s: float
     limit_bytes_per_s: float | None
-    """What the chip can move there; None without a chip."""
+    """The limit of the chip on this path; None without a chip."""
     limit: str
-    """What has that limit: the link of `GM` or `L2`, or of the `ports` of all cores."""
+    """Where the limit comes from: the link of `GM` or `L2`, or the `ports` of all cores."""
 
 
 @remembered
 def rows(subject: Subject) -> list[Row]:
-    """What was read from global memory, then the paths that carried something, by bytes.
+    """The reads from global memory, then the paths that carried data, most bytes first.
 
     Raises ValueError for a run that was not timed or had nothing to do.
     """
@@ -78,7 +78,7 @@ def rows(subject: Subject) -> list[Row]:
 
 
 def _far(trace: Trace, device: DeviceSpec | None) -> list[Row]:
-    """What comes from global memory, most of it into the L2: lines whole, and each once."""
+    """Reads from global memory, most of them into the L2: whole lines, each counted once."""
     limit = device.gm.read_bytes_per_s if device else None
     heights = fetched(trace, BINS, limit)
     if not heights.any():
@@ -88,11 +88,11 @@ def _far(trace: Trace, device: DeviceSpec | None) -> list[Row]:
 
 
 def _limit(trace: Trace, device: DeviceSpec, way: str) -> tuple[float, str]:
-    """What bounds the bytes on *way*: a link of the device file, or the ports of all cores."""
+    """The limit of the bytes on *way*: a link of the device file, or the ports of all cores."""
     if "gm" not in way.split("_to_"):
         return limits.path(device, (way,)).per_s, "ports"
     is_read = way.startswith("gm")
-    # Everything goes by way of the L2, but for what is read past it.
+    # Everything goes through the L2, except reads that bypass it.
     by_l2 = not is_read or trace.l2_bytes > trace.l2_written_bytes
     name, memory = ("L2", device.l2) if by_l2 else ("GM", device.gm)
     link = memory.read_bytes_per_s if is_read else memory.write_bytes_per_s
@@ -146,14 +146,14 @@ def bandwidth(subject: Subject, *, among: Sequence[Timed] = (), ax: Axes | None 
 
 
 def _top(row: Row) -> float:
-    """The highest that a lane shows of *row*: its limit, or its peak where that is far below."""
+    """The top of the scale of *row*: its limit, or its peak if that is far below the limit."""
     peak = float(row.bytes_per_s.max())
     limit = row.limit_bytes_per_s or 0.0
     return limit if peak <= limit <= FAR_ABOVE * peak else peak
 
 
 def _annotate(ax: Axes, row: Row, place: int) -> None:
-    """Peak and limit, right of the lane."""
+    """Write peak and limit to the right of the lane."""
     peak = style.rate_named(float(row.bytes_per_s.max()))
     label = f"peak {peak}\nmean {style.rate_named(row.mean_bytes_per_s)}"
     if row.limit_bytes_per_s:

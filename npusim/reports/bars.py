@@ -15,19 +15,19 @@ from npusim.trace import ORDERING, LaneTrace, Trace
 __all__ = ["STEPS", "WIDE_STEPS", "Bar", "alike", "rows", "window"]
 
 STEPS = 2000
-"""A gap of less than one STEPS-th of what is shown falls between two pixels."""
+"""A gap shorter than one STEPS-th of the time shown is narrower than a pixel."""
 NO_BAR = "none"
-"""In place of a pipe: flags and barriers are not drawn."""
+"""Stands for no pipe: flags and barriers are not drawn."""
 WIDE_STEPS = 20
 """A bar of this many steps is not joined with the next, so that a long run keeps its shape."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A micro-op, or several of one pipe that are too short to be seen at this scale."""
+    """A micro-op, or several of one pipe that are too short to be visible at this scale."""
 
     cores: tuple[int, ...]
-    """The cores that did this at the same time."""
+    """The cores that ran this at the same time."""
     kind: str
     pipe: Pipe
     names: tuple[str, ...]
@@ -36,7 +36,7 @@ class Bar:
     free_us: float
     """The pipe can take its next micro-op."""
     end_us: float
-    """The last result is there."""
+    """The last result is available."""
     held_us: float
     """How long micro-ops occupied the pipe from start to free, without gaps between them."""
     micro_ops: int = 1
@@ -61,8 +61,8 @@ def rows(
 ) -> list[Bar]:
     """The bars between *start_us* and *end_us*, core by core and pipe by pipe.
 
-    Without *cores*, the slowest core of each kind is taken, as in other pictures. Raises ValueError
-    for cores that did not take part and for an empty stretch of time.
+    Without *cores*, the slowest core of each kind is shown, as in other pictures. Raises ValueError
+    for cores that were not active and for an empty time window.
     """
     start, end = window(trace, start_us, end_us)
     found: list[Bar] = []
@@ -85,7 +85,7 @@ def rows(
 
 
 def window(trace: Trace, start_us: float | None, end_us: float | None) -> tuple[float, float]:
-    """From when to when is shown: all of the cores' time, unless said otherwise."""
+    """Start and end of the time window: by default all of the cores' time."""
     start = 0.0 if start_us is None else start_us
     end = elapsed_us(trace) if end_us is None else end_us
     if not start < end:
@@ -97,16 +97,16 @@ def window(trace: Trace, start_us: float | None, end_us: float | None) -> tuple[
 
 
 def _chosen(trace: Trace, cores: Sequence[int] | None) -> list[tuple[LaneTrace, tuple[int, ...]]]:
-    """Lanes to show, each with all the cores that ran alike."""
+    """Lanes to show, each with all the cores that share its timeline."""
     if cores is None:
         cores = [lane.cores[0] for lane in slowest_lanes(trace)]
     for core in cores:
-        trace.kind(core)  # raises for a core that did not take part
+        trace.kind(core)  # raises for a core that was not active
     return [(lane, found) for lane, found in alike(trace) if set(found) & set(cores)]
 
 
 def alike(trace: Trace) -> list[tuple[LaneTrace, tuple[int, ...]]]:
-    """A lane for all the cores that ran alike, with their numbers."""
+    """A lane for all the cores with the same timeline, with their numbers."""
     groups: list[tuple[LaneTrace, tuple[int, ...]]] = []
     for lane in trace.lanes:
         for place, (other, cores) in enumerate(groups):
@@ -119,7 +119,7 @@ def alike(trace: Trace) -> list[tuple[LaneTrace, tuple[int, ...]]]:
 
 
 def _are_alike(a: LaneTrace, b: LaneTrace) -> bool:
-    # Most end at different times, which is quick to see.
+    # Most end at different times, which is a quick check.
     if (a.kind, a.last_end, len(a.program)) != (b.kind, b.last_end, len(b.program)):
         return False
     names = ("start", "free", "end")
@@ -131,7 +131,7 @@ def _merged(bars: Iterator[Bar], least_gap: float) -> list[Bar]:
     """Join narrow bars with less than *least_gap* between them."""
     merged: list[Bar] = []
     row: list[Bar] = []
-    """What is to become one bar."""
+    """Micro-ops that become one bar."""
     width = free = 0.0
     for bar in bars:
         is_wide = max(width, bar.width_us) >= WIDE_STEPS * least_gap
@@ -145,7 +145,7 @@ def _merged(bars: Iterator[Bar], least_gap: float) -> list[Bar]:
 
 
 def _joined(row: list[Bar]) -> Bar:
-    """The bars of *row*, which follow each other, as one."""
+    """The consecutive bars of *row*, joined into one."""
     if len(row) == 1:
         return row[0]
     return replace(

@@ -1,10 +1,10 @@
 """What bounds a run: its critical path, and where the time of each pipe of the slowest cores went.
 
-A pipe works while a micro-op holds it: for a copy that is while bytes move as fast as its port can,
-while a link shared by all cores is too narrow, while rows are turned one after the other, and while
-the copy is issued. Else it waits: for a flag (of which pipe, and for data or room in which buffer),
-for a word from another core, at a barrier, or because the scalar unit has not issued its next
-micro-op. The parts of a pipe add up to the whole time.
+A pipe is busy while a micro-op holds it. For a copy this includes moving bytes at the full rate of
+its port, being slowed by a link that all cores share, converting rows one after the other, and
+issuing the copy. Otherwise it waits: for a flag (of which pipe, and for data or room in which
+buffer), for a flag from another core, at a barrier, or because the scalar unit has not issued its
+next micro-op. The parts of a pipe add up to the whole time.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 __all__ = ["MIN_SHARE", "PICTURE", "Row", "bounded_by", "bounds", "finding", "headline", "rows"]
 
 MIN_SHARE = 0.05
-"""Of the time: what takes less is not named next to what takes most."""
+"""A share of the time: a cause with less is not named next to the largest."""
 GAINS_LITTLE = 0.25
-"""A cause that gains less than this part of what it takes on the critical path is named so."""
+"""If a cause gains less than this part of its share of the critical path, the text says so."""
 
 Cause = Literal[
     "work", "link", "rows", "issue", "flag", "core", "barrier", "order", "issue wait", "finished"
 ]
-"""The first four are work: what a pipe is for, slowed by a link that all share, slowed by turning
-rows, and issuing a copy. The others are waits: for a flag, for another core, at a barrier, while
-flags are set, for its next micro-op, and at the end with nothing left to do."""
+"""The first four are busy time: the work of the pipe, slowed by a shared link, slowed by row
+conversion, and issuing a copy. The others are stalls: for a flag, for another core, at a barrier,
+while flags are set, for the next micro-op, and the drain at the end with nothing left to do."""
 WORKS: tuple[Cause, ...] = ("work", "link", "rows", "issue")
 
 
@@ -58,7 +58,7 @@ class Row:
     pipe: Pipe
     cause: Cause
     reason: str
-    """For a flag, who raises it and what it carries: `mte2: data in ub`."""
+    """For a flag, the pipe that sets it and what it signals: `mte2: data in ub`."""
     us: float
     share: float
     """Its share of the time of the slowest core."""
@@ -66,7 +66,7 @@ class Row:
 
 @remembered
 def rows(subject: Subject) -> list[Row]:
-    """The parts of each pipe that worked, by kind of core and pipe; the largest waits first."""
+    """The parts of each active pipe, by kind of core and pipe; the longest waits first."""
     trace = trace_of(subject)
     found = []
     for lane in slowest_lanes(trace):
@@ -125,12 +125,12 @@ def _parts(lane: LaneTrace, trace: Trace) -> _Parts:
 
 
 def _held(lane: LaneTrace, row: int | None) -> list[tuple[Cause, str, int]]:
-    """What held a copy up besides its bytes: cause, reason and cycles."""
+    """What delayed a copy apart from moving its bytes: cause, reason and cycles."""
     if row is None:
         return []
     copies = lane.copies
     index, moved = copies.index[row], int(copies.moved[row])
-    # Its instruction can hold the pipe before its bytes are asked for, and after they have moved.
+    # Its instruction can hold the pipe before its bytes are requested, and after they have moved.
     issue = int(copies.asked[row] - lane.start[index]) + max(0, int(lane.free[index]) - moved)
     return [
         ("link", "bandwidth of GM", int(copies.gm_narrow[row])),
@@ -142,14 +142,14 @@ def _held(lane: LaneTrace, row: int | None) -> list[tuple[Cause, str, int]]:
 
 
 def finding(subject: Subject) -> str:
-    """What bounds the run, as :func:`headline` says it, and the vendor's words after it."""
+    """What bounds the run: the text of :func:`headline`, then the vendor's term."""
     words = verdict(subject)
     sentence = headline(subject)
     return f"{sentence} (in msopprof's words: {words})" if words else sentence
 
 
 def headline(subject: Subject) -> str:
-    """What bounds the run, in a line, and what comes next; where nothing does, what is longest."""
+    """The bottleneck and the next cause in a line; without a bottleneck, the longest part."""
     found, longest = causes(subject), path_causes(subject)[0]
     total = style.time_named(longest.path_us / longest.path_share)
     where = _where(longest, trace_of(subject))
@@ -180,7 +180,7 @@ def bounded_by(subject: Subject) -> str:
 
 
 def _words(subject: Subject, bound: Bound) -> str:
-    """What bounds *subject*; of kernels that a call launches before its own, which these are."""
+    """What bounds *subject*; if it is the kernels launched before the main kernel, their names."""
     if bound.cause != "earlier" or isinstance(subject, Trace):
         return bound.words
     names = list(dict.fromkeys(launch.op for launch in subject.launches[:-1]))
@@ -189,7 +189,7 @@ def _words(subject: Subject, bound: Bound) -> str:
 
 
 def _where(bound: Bound, trace: Trace) -> str:
-    """The pipe that it held up longest, and of which kind of core if there are several."""
+    """The pipe that it delayed longest, with the kind of core if there are several."""
     if not bound.where:
         return ""
     kind, pipe = bound.where[0]
@@ -236,7 +236,7 @@ def bounds(subject: Subject, *, ax: Axes | None = None) -> Axes:
 
 
 def _draw_path(ax: Axes, subject: Subject, y: float) -> None:
-    """The causes on the critical path, each in the colour of the pipe that it held up longest."""
+    """The causes on the critical path, each in the colour of the pipe that it delayed longest."""
     cores_us = elapsed_us(trace_of(subject))
     left = 0.0
     for bound in path_causes(subject):
@@ -316,7 +316,7 @@ LOOKS: dict[Cause, tuple[str, str]] = {
     "issue wait": ("#E9E9E9", ""),
     "finished": ("#FAFAFA", ""),
 }
-"""Cause -> colour, if it has one, and hatch."""
+"""Cause -> colour, if any, and hatch."""
 
 
 def _legend(ax: Axes) -> None:

@@ -1,8 +1,8 @@
-"""What bounds a run: causes, the numbers that each of them depends on, and what each one gains.
+"""What bounds a run: causes, the device numbers that each depends on, and the gain of each.
 
-The critical path proposes causes; what a run reports of them is what was found by trying
-(:mod:`npusim.reports.trials`): the share that a chip gains which is a little faster there. A trace
-alone has no chip to try, so that its shares are those of the path.
+The critical path proposes causes; the shares that a run reports were found by simulation
+(:mod:`npusim.reports.trials`): how much a chip gains that is slightly faster in this respect. A
+trace alone has no chip to change, so its shares are those of the critical path.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class About:
     """A cause in words."""
 
     short: str
-    """For where there is little room."""
+    """A shorter form for where there is little room."""
     words: str
-    """What holds the run up."""
+    """What delays the run."""
     numbers: tuple[str, ...]
-    """The numbers of a device file it depends on; a star stands for any name. Where only
-    the product of several counts one is here, so that twice each is twice as fast."""
+    """The numbers of a device file it depends on; a star stands for any name. If only the product
+    of several matters, one of them is listed, so that twice each is twice as fast."""
 
 
 CAUSES: dict[Known, About] = {
@@ -116,29 +116,29 @@ CAUSES: dict[Known, About] = {
         "earlier kernels", "preparation kernels, which run before the operator's own", ()
     ),
 }
-"""In the order of the docs."""
+"""In the order of the documentation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A cause, what it takes on the critical path, and what making it faster gains."""
+    """A cause, its time on the critical path, and the gain of making it faster."""
 
     cause: Known
-    """Of two that tie, the one that takes more of the path."""
+    """Of two causes that tie, the one with more of the critical path."""
     words: str
     numbers: tuple[str, ...]
     where: tuple[tuple[str, Pipe], ...]
-    """The kinds of core and pipes that it held up, those it held up longest first."""
+    """The kinds of core and pipes that it delayed, the longest delay first."""
     path_us: float
-    """What it takes on the critical path."""
+    """Its time on the critical path."""
     path_share: float
-    """The same as a part of the whole time: launch, the slowest core, completion; of a trace, of
-    the slowest core."""
+    """The same as a share of the whole time: launch, the slowest core, completion; for a trace, of
+    the time of the slowest core."""
     share: float
-    """The part of the whole time that it accounts for, found by trying; of a trace, that of the
-    path."""
+    """The share of the whole time that it accounts for, found by simulation; for a trace, its share
+    of the path."""
     second: Known | None = None
-    """The other one of two that tie: neither gains as much alone."""
+    """The other one of two causes that tie: neither gains as much alone."""
 
     @property
     def causes(self) -> tuple[Known, ...]:
@@ -147,7 +147,7 @@ class Bound:
 
 
 def path_causes(subject: Subject) -> list[Bound]:
-    """The causes on the critical path, largest first; together they are the whole time.
+    """The causes on the critical path, largest first; they add up to the whole time.
 
     Raises ValueError for a run that was not timed or had nothing to do.
     """
@@ -172,9 +172,9 @@ def path_causes(subject: Subject) -> list[Bound]:
 
 
 def causes(subject: Subject) -> list[Bound]:
-    """What bounds *subject*, by what was gained when it was tried, the largest share first.
+    """What bounds *subject*, by the gain found by simulation, the largest share first.
 
-    Of a trace, the causes on its critical path. Raises ValueError for a run that was not timed or
+    For a trace, the causes on its critical path. Raises ValueError for a run that was not timed or
     had nothing to do.
     """
     path = path_causes(subject)
@@ -183,7 +183,7 @@ def causes(subject: Subject) -> list[Bound]:
     on_path = {bound.cause: bound for bound in path}
     total_us = sum(bound.path_us for bound in path)
     found = [bound for bound in path if bound.cause == "earlier"]
-    # What only shifts which cores ask for a line at once may gain more than there is to gain.
+    # A change that only shifts which cores request a line at once may gain more than is possible.
     around = {bound.cause: bound.path_share for bound in path if bound.cause in AROUND}
     alone: dict[str, float] = {}
     for trial in subject.trials:
@@ -200,9 +200,9 @@ def causes(subject: Subject) -> list[Bound]:
 
 
 AROUND: tuple[Known, ...] = ("launch", "earlier")
-"""What lies around the cores' own time, so that nothing else gains by it."""
+"""Causes outside the time of the cores, so that nothing else gains by them."""
 TIES = 0.1
-"""Two causes tie where both together gain so much more of the time than each alone adds up to."""
+"""Two causes tie if both together gain this much more of the time than the sum of each alone."""
 
 
 def _off_path(cause: Known) -> Bound:
@@ -228,7 +228,7 @@ def bound_by(subject: Subject) -> Bound:
 
 
 def least_us(trace: Trace, device: DeviceSpec) -> dict[Known, float]:
-    """How long each link of *device* needs for the bytes of *trace* alone."""
+    """The time that each link of *device* needs for the bytes of *trace* alone."""
     gm, l2 = device.gm, device.l2
     read_s = trace.gm_read_bytes / gm.read_bytes_per_s
     back_s = trace.gm_written_bytes / gm.write_bytes_per_s

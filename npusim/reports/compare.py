@@ -28,7 +28,7 @@ class Device:
 
     @property
     def time_us(self) -> float:
-        """Both together."""
+        """The sum of both."""
         return self.launch_us + self.cores_us
 
 
@@ -42,9 +42,9 @@ class Size:
 
 
 def device_rows(runs: Sequence[Timed]) -> list[Device]:
-    """One row a run, the fastest first.
+    """One row per run, the fastest first.
 
-    Raises ValueError if there is none, or one was not timed.
+    Raises ValueError if there is no run, or one was not timed.
     """
     found = [Device(run.device.name, run.launch_us, _time(run) - run.launch_us) for run in runs]
     _check(found)
@@ -52,9 +52,9 @@ def device_rows(runs: Sequence[Timed]) -> list[Device]:
 
 
 def size_rows(runs: Sequence[Timed], sizes: Sequence[float]) -> list[Size]:
-    """One row a run, the smallest first.
+    """One row per run, the smallest first.
 
-    Raises ValueError as `device_rows`, and if *sizes* are not as many as *runs*.
+    Raises ValueError like `device_rows`, and if the numbers of *sizes* and *runs* differ.
     """
     if len(runs) != len(sizes):
         raise ValueError(
@@ -112,7 +112,7 @@ def across(runs: Sequence[Timed], *, ax: Axes | None = None) -> Axes:
 def scaling(
     runs: Sequence[Timed], sizes: Sequence[float], *, unit: str = "elements", ax: Axes | None = None
 ) -> Axes:
-    """Draw the time of runs of one operator over their *sizes*, of *unit*, both logarithmic."""
+    """Draw the time of runs of one operator over their *sizes* in *unit*, both logarithmic."""
     found = size_rows(runs, sizes)
     ax = ax or style.new_axes()
     across_sizes = np.array([row.size for row in found])

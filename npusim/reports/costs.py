@@ -1,8 +1,8 @@
-"""Where the time of a run went: launch, what one pipe did, completion.
+"""Where the time of a run went: launch, the phases of one pipe, completion.
 
-The pipe is the one that micro-ops hold longest, of the slowest cores of any kind. The start delay
-lasts until its first micro-op, the drain from when it is free for good to the last result of the
-slowest core. Between them it is active, or stalled: for data, for room, for what it is to do next.
+The pipe is the busiest one of the slowest cores of any kind. The start delay lasts until its first
+micro-op; the drain lasts from the end of its last micro-op to the last result of the slowest core.
+Between them it is active, or stalled: for data, for room, or for its next micro-op.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ COLORS = {
     "completion": "#CCCCCC",
 }
 NAMES = {"head": "start delay", "work": "active", "waits": "stalled", "tail": "drain"}
-"""Part of the time of a pipe -> what it is called behind the name of that pipe."""
+"""Part of the time of a pipe -> its name, which follows the name of that pipe."""
 STACKED_NAMES = 60
-"""Characters of a line of the title where names stand at the left of the bars."""
+"""Characters in a line of the title if names are to the left of the bars."""
 CHARACTER = 0.9
 """Width of a character of a label, in percent of the picture."""
 
@@ -49,14 +49,14 @@ class Row:
 
     part: str
     pipe: str
-    """The pipe that is active longest: `mte2`, with its kind of core where there are several."""
+    """The pipe that is active longest: `mte2`, with its kind of core if there are several."""
     us: float
     share: float
     """Its share of the whole time."""
 
     @property
     def label(self) -> str:
-        """The part by its name, or what the pipe does in it."""
+        """The name of the part, or what the pipe does in it."""
         name = NAMES.get(self.part)
         return f"{self.pipe} {name}" if name else self.part
 
@@ -70,13 +70,13 @@ class _Stay:
     first: int
     """When its first micro-op starts."""
     last: int
-    """When its last one leaves it free."""
+    """When its last micro-op leaves it free."""
     held: int
-    """How long micro-ops held it between the two."""
+    """How long micro-ops held it between these two times."""
 
 
 def rows(run: Timed) -> list[Row]:
-    """The six parts of the kernel, in order, after kernels launched before it: all of `time_us`.
+    """The kernels launched before, then the six parts of the kernel, in order: all of `time_us`.
 
     Raises ValueError for a run that was not timed or had nothing to do.
     """
@@ -101,7 +101,7 @@ def rows(run: Timed) -> list[Row]:
 
 
 def _longest(trace: Trace) -> _Stay:
-    """The stay of the pipe that is held longest; ties go to the first kind and the first pipe."""
+    """The phases of the busiest pipe; ties go to the first kind of core and the first pipe."""
     found = [stay for lane in slowest_lanes(trace) for stay in _stays(lane)]
     return max(found, key=lambda stay: stay.held)
 
@@ -141,7 +141,7 @@ def costs(
     ax.set_xlim(0, longest)
     ax.set_ylim(len(table) - 0.4, -0.6)
     style.bare(ax)
-    # The title names one alone.
+    # If there is one run, the title names it.
     names = [style.plain(f"{kernel_named(run)}\n{run.device.name}") for run in shown]
     ax.set_yticks(range(len(table)), names if len(shown) > 1 else [""])
     total = _whole_us(table[0])
@@ -160,7 +160,7 @@ def _whole_us(own: list[Row]) -> float:
 
 
 def _finding(largest: Row) -> str:
-    """What the largest part is, as a title begins."""
+    """The largest part, as the start of a title."""
     share = style.percent(largest.share)
     if largest.part in NAMES:
         return f"{largest.label} {share}"
@@ -189,7 +189,7 @@ def _legend(ax: Axes, table: list[list[Row]]) -> None:
         part: {row.label for own in table for row in own if row.part == part and row.us}
         for part in COLORS
     }
-    # Runs whose pipes differ share the colours, so their names stand on the bars alone.
+    # Runs with different pipes share the colours, so only the bars carry the names.
     marks = [
         Patch(color=COLORS[part], label=labels.pop() if len(labels) == 1 else part)
         for part, labels in used.items()

@@ -1,9 +1,9 @@
 """The critical path of a run: what its last result waited for, back to the first cycle.
 
-From the last result of the slowest core the walk goes back to whatever determined when it could be
-there: the bytes of a copy, the micro-op before it on the same pipe, the pipe that raised a flag, on
-this core or on another one, the scalar unit that handed it out. Each cycle has one cause; together
-they are the time of the slowest core. What is not on the path was waited for by nobody.
+The walk starts at the last result of the slowest core and goes back to whatever determined its
+time: the bytes of a copy, the micro-op before it on the same pipe, the pipe that set a flag, on
+this core or on another one, or the scalar unit that issued it. Each cycle has one cause; the cycles
+add up to the time of the slowest core. The end does not wait for anything off the path.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["Held", "Step", "critical_path", "sets_for", "steps"]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Cycles of the path that one cause took on one pipe of one kind of core."""
+    """Cycles of the path with one cause, on one pipe of one kind of core."""
 
     cause: Cause
     kind: str
@@ -51,25 +51,25 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A micro-op on the path, a flag or a barrier too, and the stretch of time that it explains."""
+    """A micro-op on the path, possibly a flag or a barrier, and the time span that it explains."""
 
     lane: int
-    """Number of its lane in the trace."""
+    """The index of its lane in the trace."""
     core: int
     """The first of that lane's cores."""
     kind: str
     pipe: Pipe
     index: int
-    """Its number in the program of the core."""
+    """Its index in the program of the core."""
     since: int
-    """The cycle from which on it is what the end waits for, and the one where the next one is."""
+    """The first cycle of this step, and the first cycle of the next one."""
     until: int
     causes: tuple[tuple[Cause, int], ...]
-    """Why, and how many cycles each; together they are the stretch. None where it takes no time."""
+    """The causes and the cycles of each; they add up to the span. Empty if it takes no time."""
 
     @property
     def cycles(self) -> int:
-        """How much of the path is this micro-op's."""
+        """The cycles of the path that this micro-op takes."""
         return self.until - self.since
 
 
@@ -77,8 +77,8 @@ class Step:
 def steps(trace: Trace) -> tuple[Step, ...]:
     """The path from the first cycle to the last result: each step begins where the one before ends.
 
-    Where two steps that follow each other are of different cores, the later one waited for a flag
-    that the other core set.
+    If two consecutive steps are on different cores, the later one waited for a flag that the other
+    core set.
     """
     walk = _Walk(trace)
     walk.go()
@@ -87,7 +87,7 @@ def steps(trace: Trace) -> tuple[Step, ...]:
 
 @remembered
 def critical_path(trace: Trace) -> list[Held]:
-    """The parts of the path, largest first; their cycles add up to those of *trace*."""
+    """The parts of the path, largest first; their cycles add up to the cycles of *trace*."""
     total: Counter[tuple[Cause, str, Pipe]] = Counter()
     for step in steps(trace):
         for cause, cycles in step.causes:
@@ -101,7 +101,7 @@ _Crossings = dict[tuple[type, CrossMode, int], list[int]]
 
 
 class _Lane:
-    """A lane with what the walk asks of it."""
+    """A lane with the tables that the walk needs."""
 
     def __init__(self, number: int, lane: LaneTrace) -> None:
         self.number, self.lane = number, lane
@@ -110,15 +110,15 @@ class _Lane:
             times.tolist() for times in (lane.start, lane.free, lane.end)
         )
         self.before: list[int] = []
-        """For each micro-op the one before it on its pipe."""
+        """For each micro-op the previous one on its pipe."""
         self.latest: list[int] = []
-        """The one among those whose result is there last; flags and barriers have none."""
+        """Among the previous ones, that with the last result; flags and barriers have no result."""
         self.latest_of_all: list[int] = []
-        """The same among those of all pipes, flags and barriers too."""
+        """The same among the micro-ops of all pipes, including flags and barriers."""
         self.handed: list[int] = []
-        """The last one of the scalar unit, which issues what follows."""
+        """The previous one of the scalar unit, which issues what follows."""
         self.queued: list[int] = []
-        """Those of mte1, whose queue may hold up the copies behind them."""
+        """Those of mte1, whose queue may delay later copies."""
         self._look_back()
         self.setters = matches(lane.program).tolist()
         self.copies = {index: row for row, index in enumerate(lane.copies.index.tolist())}
@@ -143,14 +143,14 @@ class _Lane:
                 latest[pipe] = index
 
     def made_room(self, copy: int) -> int:
-        """The micro-op of mte1 that left the queue when *copy* started, of those before it."""
+        """The micro-op of mte1 before *copy* that left the queue when *copy* started."""
         precede, start = bisect_left(self.queued, copy), self.start[copy]
         latest = bisect_right(self.queued, start, 0, precede, key=self.start.__getitem__) - 1
         is_it = latest >= 0 and self.start[self.queued[latest]] == start
         return self.queued[latest] if is_it else NOBODY
 
     def end_of(self, index: int) -> int:
-        """When the result of a micro-op is there; before everything for none."""
+        """When the result of a micro-op is available; without one, before all times."""
         return NOBODY if index == NOBODY else int(self.end[index])
 
 
@@ -160,15 +160,15 @@ class _Walk:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.steps: list[Step] = []
-        """Those that are explained, the last one first."""
+        """The steps explained so far, the last one first."""
         self._causes: list[tuple[Cause, int]] = []
-        """What the micro-op that is being explained is charged with."""
+        """The causes and cycles of the micro-op that is being explained."""
         self._lanes: dict[int, _Lane] = {}
         self._crossings: dict[Program, _Crossings] = {}
         self._at = self._lane(trace.lanes.index(trace.slowest))
         self._index = int(np.argmax(self._at.lane.end))
         self._moment: Literal["start", "free", "end"] | None = "end"
-        """What of the micro-op is being explained; None at the first cycle."""
+        """The moment of the micro-op that is being explained; None at the first cycle."""
         self._now = trace.cycles
 
     def _lane(self, number: int) -> _Lane:
@@ -177,7 +177,7 @@ class _Walk:
         return self._lanes[number]
 
     def go(self) -> None:
-        """Walk to the first cycle."""
+        """Walk back to the first cycle."""
         while self._moment is not None:
             here = self._at, self._index
             self._back()
@@ -185,7 +185,7 @@ class _Walk:
                 self._explained(*here)
 
     def _explained(self, lane: _Lane, index: int) -> None:
-        """Micro-op *index* of *lane* is done with: what comes before it is looked at next."""
+        """Record micro-op *index* of *lane* as a step: its predecessor is explained next."""
         causes = tuple(reversed(self._causes))
         until = self._now + sum(cycles for _, cycles in causes)
         core, pipe = lane.lane.cores[0], lane.ops[index].pipe
@@ -207,7 +207,7 @@ class _Walk:
             self._work(op)
 
     def _charge(self, cause: Cause, since: int) -> None:
-        """Charge what lies between *since* and now to *cause*, and go there."""
+        """Charge the cycles from *since* to now to *cause*, and go to *since*."""
         if since != self._now:
             self._causes.append((cause, self._now - since))
         self._now = since
@@ -218,7 +218,8 @@ class _Walk:
 
     def _before_start(self) -> None:
         """It started when its pipe was free, or when it was issued, whichever came later: after
-        another of the scalar unit, or, a copy, when the queue of mte1 had room for those before it.
+        the scalar unit's previous micro-op, or, for a copy, when the queue of mte1 had room for
+        the copies before it.
         """
         lane, index = self._at, self._index
         before, handed = lane.before[index], lane.handed[index]
@@ -239,7 +240,7 @@ class _Walk:
         if self._moment == "free" or lane.end[index] == lane.free[index]:
             self._to_start(_cause(op))
         elif lane.end_of(latest) == lane.end[index]:
-            # Results are there in order: this one had to wait for that of an earlier micro-op.
+            # Results come in order: this one had to wait for the result of an earlier micro-op.
             self._index = latest
         else:
             self._charge("pipe latency", lane.free[index])
@@ -276,11 +277,11 @@ class _Walk:
         elif self._moment == "free":
             self._to_start("flags")
         else:
-            # A flag rises when all results before it are there.
+            # A flag is set when all results before it are available.
             self._after(lane.latest[index])
 
     def _after(self, other: int) -> None:
-        """Go to the end of *other*, or to the own start if that came later."""
+        """Go to the end of *other*, or to the micro-op's own start if that came later."""
         lane = self._at
         if lane.end_of(other) <= lane.start[self._index]:
             self._to_start("flags")
@@ -289,7 +290,7 @@ class _Walk:
         self._index, self._moment = other, "end"
 
     def _after_other_core(self, op: CrossCoreWaitFlag) -> None:
-        """Go to the last of the sets that the wait takes: the k-th wait, the k-th of each core."""
+        """Go to the last set that the wait needs: the k-th wait takes the k-th set of each core."""
         own, start = self._at.lane, self._at.start[self._index]
         turn = self._crossed(own)[CrossCoreWaitFlag, op.mode, op.event].index(self._index)
         found = []
@@ -316,7 +317,7 @@ class _Walk:
 
 
 def sets_for(other: LaneTrace, own: LaneTrace, mode: CrossMode) -> bool:
-    """Whether cores of *own* wait for those of *other*, as `check.cross_core_flags.awaits` says."""
+    """Whether cores of *own* wait for those of *other*, see `check.cross_core_flags.awaits`."""
     if mode == "all":
         return other.kind == own.kind
     groups = set(other.groups or (0,)) & set(own.groups or (0,))

@@ -1,4 +1,4 @@
-"""Which core each wait for a flag of other cores hung on."""
+"""The core that each wait for flags of other cores waited for last."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Handed", "crossings", "handed"]
 
 
 class Handed(NamedTuple):
-    """A flag that one lane raised last of all whom a wait of another one needs."""
+    """The last flag that a wait of another lane needs, and the lane that set it."""
 
     setter: LaneTrace
     set_index: int
@@ -23,10 +23,10 @@ class Handed(NamedTuple):
 
 
 def handed(setters: Sequence[LaneTrace], waiters: Sequence[LaneTrace]) -> Iterator[Handed]:
-    """Flags of *setters* that *waiters* stood still for, in program order of each.
+    """Flags of *setters* for which *waiters* stalled, in program order of each.
 
-    The k-th wait takes the k-th set of every core that it waits for, as the critical path does; the
-    last of these to rise is reported, by the first core of its lane.
+    The k-th wait takes the k-th set of every core that it waits for, as on the critical path; the
+    last of these sets is reported, with the first core of its lane.
     """
     sets = [(lane, numbered(lane, CrossCoreSetFlag)) for lane in setters]
     for own in waiters:
@@ -51,8 +51,8 @@ def handed(setters: Sequence[LaneTrace], waiters: Sequence[LaneTrace]) -> Iterat
 def crossings(
     trace: Trace, setters: Sequence[LaneTrace], waiters: Sequence[LaneTrace]
 ) -> list[Flag]:
-    """Flags from *setters* to *waiters*, lanes of *trace*, as :func:`handed` finds them; a wait
-    that hung on its own core has none."""
+    """The flags that :func:`handed` finds from *setters* to *waiters*, both lanes of *trace*; none
+    for a wait whose last flag came from its own core."""
     us = 1e6 / trace.clock_hz
     found = []
     for setter, raised, waiter, taken in handed(setters, waiters):

@@ -1,7 +1,7 @@
-"""When the cores of each kind were done, and how many stood idle in the last wave.
+"""When the cores of each kind finished, and how many were idle in the last wave.
 
-Work that does not divide by the cores ends in a wave that only some of them take part in: from when
-the first core of a kind is done until the last one is.
+Work that does not divide evenly by the cores ends in a wave in which only some of them are active:
+it lasts from the time the first core of a kind finishes until the last one does.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ __all__ = ["Finish", "finishes"]
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The cores of one kind, which took part."""
+    """The active cores of one kind."""
 
     kind: str
     done_us: dict[int, float]
-    """Core -> when its last result was there, since the cores started."""
+    """Core -> time of its last result, from the start of the cores."""
     left_out: int | None
-    """Cores of the kind that the chip has besides; None without a chip."""
+    """Unused cores of this kind on the chip; None without a chip."""
 
     @property
     def first_us(self) -> float:
-        """When the first one is done."""
+        """When the first one finishes."""
         return min(self.done_us.values())
 
     @property
     def median_us(self) -> float:
-        """When half of them are."""
+        """When half of them have finished."""
         return median(self.done_us.values())
 
     @property
     def last_us(self) -> float:
-        """When all are."""
+        """When all have finished."""
         return max(self.done_us.values())
 
     @property
     def idle(self) -> int:
-        """Cores with nothing left to do in the middle of the last wave."""
+        """Cores that are idle in the middle of the last wave."""
         middle = (self.first_us + self.last_us) / 2
         return sum(done < middle for done in self.done_us.values())
 

@@ -1,7 +1,6 @@
-"""The first screen of the page of a run: its time, shares of what the chip can, and what to change.
+"""The first screen of the page of a run: its time, its share of the chip's limits, and the advice.
 
-Shares are of the whole time of the call, launches included, so that they are what a profiler of the
-whole call would show.
+Shares refer to the whole time of the call, launches included, as in a profile of the whole call.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ AROUND: dict[Known, str] = {
 }
 OTHERS = [color for color in style.MANY_COLORS if color not in AROUND.values()]
 COLORS = AROUND | dict(zip((cause for cause in CAUSES if cause not in AROUND), OTHERS, strict=True))
-"""Cause -> the colour of its part of the time, the same on every page."""
+"""Cause -> the colour of its part of the bar, the same on every page."""
 FEW = 3
-"""So few measured kernels are a rough guide."""
+"""With this few measured kernels, the expected error is only a rough guide."""
 LINKS: Mapping[Known, str] = {
     "gm": "global memory",
     "l2 reads": "L2 reads",
@@ -39,7 +38,7 @@ LINKS: Mapping[Known, str] = {
 
 
 def of_run(run: Record, given: Sequence[Advised] | str | None) -> str:
-    """The screen of *run*; *given* is the advice, or why there is none, or None for no advice."""
+    """The first screen of *run*; *given* is the advice, the reason for none, or None to omit it."""
     found = [_about(run), _tiles(run), _time(run), _used(run)]
     if given is not None:
         found.insert(3, _changes(run, given))
@@ -47,7 +46,7 @@ def of_run(run: Record, given: Sequence[Advised] | str | None) -> str:
 
 
 def _about(run: Record) -> str:
-    """What was called, and in which state: `Atlas A2 · x int8 16x5120 · L2 cold`."""
+    """The chip, the arguments and the state of the L2: `Atlas A2 · x int8 16x5120 · L2 cold`."""
     given = run.facts["arguments"].items()
     words: list[str] = [run.device.series]
     words += [f"{name} {argument(value)}" for name, value in given if value is not None]
@@ -57,7 +56,7 @@ def _about(run: Record) -> str:
     return f'<p class="soft">{escape(" · ".join(words))}</p>'
 
 
-# ---- in large ----
+# ---- large figures ----
 
 
 def _tiles(run: Record) -> str:
@@ -67,13 +66,13 @@ def _tiles(run: Record) -> str:
 
 
 def _us(run: Record) -> float:
-    """The whole time of the call, which :func:`report` has found to be there."""
+    """The whole time of the call; :func:`report` has checked that it exists."""
     assert run.time_us is not None
     return run.time_us
 
 
 def _of_peak(run: Record) -> tuple[str, str]:
-    """The share of what the cubes can multiply, or without a product of what vectors compute."""
+    """The share of the peak of the cubes, or for a run without a product, of the vector units."""
     done, seconds = work(trace_of(run)), _us(run) / 1e6
     if done.cube_ops:
         dtype = max(done.cube_dtypes, key=lambda name: done.cube_dtypes[name])
@@ -95,7 +94,7 @@ def _of_bandwidth(run: Record) -> tuple[str, str]:
 
 
 def error(run: Record) -> tuple[str, str]:
-    """How far measured kernels of the kind were off, and how many there are."""
+    """The expected error, from measured kernels of the same kind, and how many there are."""
     known = run.accuracy
     if known is None or known.kind is None:
         return "unknown", "expected error: no measurement of your own kernel is known"
@@ -119,14 +118,14 @@ def _time(run: Record) -> str:
 
 
 def parts(run: Record) -> list[Part]:
-    """What holds up the critical path of *run*, the longest first: all of its time."""
+    """The causes on the critical path of *run*, the longest first; they add up to its time."""
     return [
         Part(_named(run, bound), bound.path_us, COLORS[bound.cause]) for bound in path_causes(run)
     ]
 
 
 def _named(run: Record, bound: Bound) -> str:
-    """The cause in short; of kernels that ran before, their names."""
+    """The cause in short; for kernels that ran before, their names."""
     if bound.cause == "earlier":
         return " and ".join(dict.fromkeys(launch.op for launch in run.launches[:-1]))
     return CAUSES[bound.cause].short
@@ -149,7 +148,7 @@ def _changes(run: Record, given: Sequence[Advised] | str) -> str:
 
 
 def _change(each: Advised) -> str:
-    """What to do, as code where it can be written so, and a bar of what is left of the time."""
+    """What to do, as code if possible, and a bar of the remaining time."""
     before, after = each.rows or (1, 1)
     rest = each.after_us / after / (each.before_us / before)
     took = style.time_named(each.after_us) + (f" for {after} rows" if each.rows else "")
@@ -168,7 +167,7 @@ def _used(run: Record) -> str:
 
 
 def used(run: Record) -> list[Share]:
-    """How much of each thing that the chip has was used, of the whole time."""
+    """The utilisation of each resource of the chip over the whole time."""
     trace, total_us = trace_of(run), _us(run)
     found = {
         name: us / total_us

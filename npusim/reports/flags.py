@@ -1,7 +1,8 @@
-"""Who waited for whom: each wait for a flag with the set that ended it.
+"""Which pipe waited for which: each wait for a flag with the set that ended it.
 
-The k-th wait for a flag takes its k-th set. What a flag carries follows from the micro-ops around
-it: the consumer reads what the producer wrote (`data`), or writes where it had read (`room`).
+The k-th wait for a flag takes its k-th set. The meaning of a flag follows from the micro-ops around
+it: the consumer reads what the producer wrote (`data`), or overwrites what the producer had read
+(`room`).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ NOBODY = -1
 CROSS_CORE = CrossCoreSetFlag | CrossCoreWaitFlag
 PIPES: tuple[Pipe, ...] = get_args(Pipe)
 Numbers = NDArray[np.int64]
-"""Numbers of micro-ops, in program order."""
+"""Indices of micro-ops, in program order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +50,22 @@ class Flag:
     dst: Pipe
     event: int
     set_us: float
-    """When the flag rises: the producer's results before it are there."""
+    """When the flag is set: the producer's results before it are available."""
     asked_us: float
-    """When the consumer has come to the wait."""
+    """When the consumer reaches the wait."""
     passed_us: float
-    """When the consumer goes on."""
+    """When the consumer continues."""
     carries: str
-    """What it is for, as `data in ub`; empty if that does not follow from the micro-ops around."""
+    """Its meaning, such as `data in ub`; empty if the micro-ops around it do not show it."""
 
     @property
     def held_us(self) -> float:
-        """How long the consumer stood still for it."""
+        """How long the consumer stalled for it."""
         return max(0.0, self.set_us - self.asked_us)
 
 
 def matches(program: Program) -> Numbers:
-    """For each micro-op of *program* the number of the set that lets a wait pass, or -1.
+    """For each micro-op of *program* the index of the set that ends its wait, or -1.
 
     An array `(ops,)`.
     """
@@ -85,7 +86,7 @@ def matches(program: Program) -> Numbers:
 
 
 def what(program: Program, matched: Numbers) -> dict[int, str]:
-    """Number of each wait -> what its flag carries, as `data in ub` or `room in l1`.
+    """Index of each wait -> the meaning of its flag, such as `data in ub` or `room in l1`.
 
     The producer is the micro-op before the set on its pipe, the consumer the one after the wait.
     """
@@ -135,8 +136,8 @@ def rows(
 ) -> list[Flag]:
     """The flags inside the first core of *lane*, in program order of their waits.
 
-    Only those that rise before *end_us* and are taken after *start_us*, and for which the consumer
-    stood still for more than *least_us*.
+    Only flags that are set before *end_us* and taken after *start_us*, and for which the consumer
+    stalled for more than *least_us*.
     """
     matched = matches(lane.program)
     us, core = 1e6 / trace.clock_hz, lane.cores[0]
@@ -161,7 +162,7 @@ def rows(
 
 
 def numbered(lane: LaneTrace, kind: type) -> dict[tuple[CrossMode, int], list[int]]:
-    """(mode, event) of flags between cores -> numbers of the micro-ops of *kind*."""
+    """(mode, event) of flags between cores -> indices of the micro-ops of *kind*."""
     ops, numbers = lane.program.distinct()
     flags = np.array([isinstance(op, CROSS_CORE) and isinstance(op, kind) for op in ops], bool)
     found: dict[tuple[CrossMode, int], list[int]] = defaultdict(list)

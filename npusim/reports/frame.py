@@ -1,4 +1,4 @@
-"""What every page of a report is made of: its frame, its sections, timelines with their data."""
+"""The elements of every page of a report: its frame, its sections, timelines with their data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 
 def document(title: str, styles: str, script: str, body: str) -> str:
-    """A page that opens from disk and asks nothing of any network; *body* is markup.
+    """A page that opens from disk and needs no network; *body* is markup.
 
     It has both languages and the glossary, and a button that changes the language.
     """
@@ -47,7 +47,7 @@ def document(title: str, styles: str, script: str, body: str) -> str:
 
 
 def languages() -> str:
-    """What `words.js` needs of a page: both languages, and the glossary for readers of screens."""
+    """The elements that `words.js` needs: both languages, and the glossary for screen readers."""
     meanings = "".join(
         f'<p id="term{n}">{escape(term.meaning)}</p>' for n, term in enumerate(terms())
     )
@@ -58,13 +58,13 @@ def languages() -> str:
 
 
 SHARED = ("link", "words")
-"""Scripts of every page, before its own."""
+"""The scripts of every page; those of the specific page follow."""
 
 
 def sections(parts: Mapping[str, tuple[str, str]], folded: Collection[str] = ()) -> str:
-    """Links to sections, and these below them: key -> heading and markup; *folded* ones closed.
+    """Links to sections, and the sections below: key -> heading and markup; *folded* ones closed.
 
-    A link into a closed one opens it (WHATWG, HTML, 7.4.6.3).
+    A link into a closed section opens it (WHATWG, HTML, 7.4.6.3).
     """
     links = "".join(f'<a href="#{key}">{name}</a>' for key, (name, _) in parts.items())
     body = "".join(
@@ -78,9 +78,9 @@ def sections(parts: Mapping[str, tuple[str, str]], folded: Collection[str] = ())
 
 
 def columns(heads: Sequence[Head], parts: Sequence[str], *, wide: bool = False) -> str:
-    """*parts* of several runs side by side where there is room, each below its head.
+    """*parts* of several runs side by side if there is room, each below its heading.
 
-    *wide* ones stand below each other.
+    *wide* parts are stacked vertically.
     """
     if len(parts) == 1:
         return f'<div class="runs"><div>{parts[0]}</div></div>'
@@ -92,7 +92,7 @@ def columns(heads: Sequence[Head], parts: Sequence[str], *, wide: bool = False) 
 
 
 def text_of(package: str, name: str) -> str:
-    """The file *name* that is part of *package*."""
+    """The text of the file *name* of *package*."""
     return (files(package) / name).read_text(encoding="utf-8")
 
 
@@ -106,7 +106,7 @@ KEYS = (
     ("zoom to fit", ("0", "double click")),
     ("clear", ("Esc",)),
 )
-"""What can be done on a timeline, and the keys for it; letters where the timeline has the focus."""
+"""The actions on a timeline and their keys; letters work while the timeline has the focus."""
 
 
 def timeline(
@@ -114,7 +114,7 @@ def timeline(
 ) -> str:
     """An interactive timeline of *about*, the *number*-th of the page; *data* are packed into it.
 
-    *search* says what can be searched for; *controls* is markup that stands next to the search.
+    *search* says what can be searched for; *controls* is markup next to the search field.
     """
     return (
         f'<div class="timeline" data-source="trace{number}"><div class="bar">'
@@ -136,7 +136,7 @@ def timeline(
 
 
 def keys(name: str, known: Iterable[tuple[str, Iterable[str]]]) -> str:
-    """A line that says what can be done, and the keys for it; *name* is that of the element."""
+    """A line with the actions and their keys; *name* is the name of the element."""
     words = " ".join(
         f"<span>{what}: {' '.join(f'<kbd>{key}</kbd>' for key in own)}</span>"
         for what, own in known

@@ -30,7 +30,7 @@ def figures(
 ) -> Iterator[tuple[Picture, Figure]]:
     """Draw those of *pictures* that apply to *run*, each on a new figure.
 
-    *runs* are those that it is compared with: their pictures have the same axes. Raises
+    *runs* are the runs it is compared with: their pictures have the same axes. Raises
     ValueError for a run that was not timed or had nothing to do.
     """
     for picture in pictures:

@@ -1,9 +1,9 @@
-"""A report: one HTML file that opens from disk and asks nothing of any network.
+"""A report: one HTML file that opens from disk and needs no network.
 
 It holds the pictures of one run, or of several side by side, as SVG; a timeline to pan, zoom and
 click; a roofline; tables; and every number of the chip with its source. The interactive parts are
 `link.js` and `words.js`, as on every page, `zoom.js`, `lanes.js`, `details.js` and `page.js`, and
-for the roofline `plot.js`, `roofs.js` and `roofline.js`; the looks are `page.css` and
+for the roofline `plot.js`, `roofs.js` and `roofline.js`; the styles are `page.css` and
 `roofline.css`. Data are packed into the page (zlib, base64).
 """
 
@@ -40,7 +40,7 @@ SECTIONS = {
     "device": "The chip",
 }
 FOLDED = ("advice", "numbers", "tables", "device")
-"""Sections of lists and tables, which are closed at first."""
+"""Sections of lists and tables, which are initially closed."""
 CORES = (
     '<input class="cores" placeholder="all cores; or 0, 3-5, aic" aria-label="cores to show">'
     '<button data-act="fold">Collapse</button>'
@@ -52,7 +52,7 @@ SUMMARISED = (
 )
 JOINED = f"This timeline is {WORDS}. --level full shows all."
 SHOWN = tuple(picture for picture in PICTURES if picture not in roofline.PICTURES)
-"""The pictures that stand on a page, which has one roofline to look into."""
+"""The pictures of a page, which has one interactive roofline instead of the static ones."""
 SCRIPTS = ("zoom", "lanes", "details", "plot", "roofs", "roofline", "page")
 
 
@@ -64,9 +64,10 @@ def report(
 ) -> str:
     """The page of one run, or of several that are compared with the first.
 
-    *advice* is what each run has, or a sentence why there is none; left out, the page has none.
-    *level* says whether the timelines show every micro-op ("full") or a "summary", which they are
-    by themselves where there are too many. *progress* hears of the "timelines" and the "pictures".
+    *advice* is the advice for each run, or a sentence that says why there is none; without it, the
+    page has no advice. *level* selects whether the timelines show every micro-op ("full") or a
+    "summary", which is the default if there are too many. *progress* is called with the stages
+    "timelines" and "pictures".
     Raises ValueError for no run, and for one that was not timed or had nothing to do.
     """
     if not runs:
@@ -97,7 +98,7 @@ def report(
 
 
 def glimpse(line: str, run: Timed | None) -> str:
-    """A run as a notebook shows it: *line* as text, then a timeline and what bounds it."""
+    """A run as a notebook shows it: *line* as text, then a timeline and what bounds the run."""
     text = f"<p><code>{escape(line)}</code></p>"
     if run is None:
         return text
@@ -106,7 +107,7 @@ def glimpse(line: str, run: Timed | None) -> str:
 
 
 def _whose(runs: Sequence[Record], names: Sequence[Head]) -> list[str]:
-    """What a chart calls each of *runs*: what distinguishes it from the others, or what it is."""
+    """The name of each of *runs* in a chart: what distinguishes it from the others, or its call."""
     return [head.who or named(run) for run, head in zip(runs, names, strict=True)]
 
 
@@ -114,7 +115,7 @@ def _whose(runs: Sequence[Record], names: Sequence[Head]) -> list[str]:
 
 
 def _unheard(_: Stage, __: float) -> None:
-    """Nobody hears how far a page is."""
+    """Ignore the progress of a page."""
 
 
 def _timelines(
@@ -129,7 +130,7 @@ def _timelines(
 
 
 def _timeline(run: Record, number: int, about: str, end_us: float, level: Level | None) -> str:
-    """The timeline of *run*, which can be seen up to *end_us*: alike for runs that are compared."""
+    """The timeline of *run*, up to *end_us*, which is the same for all runs that are compared."""
     data = payload(trace_of(run), run.code, level) | {"end_us": end_us}
     note = ""
     if data["level"] == "summary":

@@ -1,8 +1,8 @@
-"""Where a timeline has room to name its bars.
+"""Where a timeline has room to label its bars.
 
-Bars that follow each other closely are one cluster. A cluster of one mnemonic gets it once, along
-its bars; else each bar gets its own, upright; and where bars are too narrow for that, the mnemonics
-stand next to the cluster, in the gap that follows. Without room a cluster stays without a name.
+Bars that follow each other closely form a cluster. A cluster with a single mnemonic gets one label
+along its bars; otherwise each bar gets a label, rotated upright; and if bars are too narrow for
+that, the mnemonics are written in the gap after the cluster. Without room a cluster has no label.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from npusim.reports.style import LABEL_POINTS, points
 __all__ = ["Label", "Scale", "labels"]
 
 CLUSTER_PIXELS = 4.0
-"""Bars with a smaller gap between them belong together."""
+"""Bars with a smaller gap between them belong to one cluster."""
 MAX_STRIPES = 12
 """A text across more bars than this cannot be read."""
 PAD_POINTS = 3.0
@@ -23,19 +23,19 @@ PAD_POINTS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How large one lane of a picture is."""
+    """The size of one lane of a picture."""
 
     pixels_per_us: float
     lane_pixels: float
     """Height of a bar."""
     pixels_per_point: float
     end_us: float
-    """Where the picture ends."""
+    """The end of the time axis."""
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A text on one lane; upright ones are centred on *x_us*, others start there."""
+    """A text on one lane; upright texts are centred on *x_us*, others start there."""
 
     x_us: float
     text: str
@@ -68,7 +68,7 @@ def _names(cluster: list[Bar]) -> list[str]:
 
 
 def _along(cluster: list[Bar], until: float, scale: Scale) -> list[Label]:
-    """One mnemonic and how often, from the first bar on; it may reach into the gap."""
+    """One mnemonic and its count, starting at the first bar; it may extend into the gap."""
     names, count = _names(cluster), sum(bar.micro_ops for bar in cluster)
     text = names[0] if count == 1 else f"{names[0]} ×{count}"
     pad = PAD_POINTS * scale.pixels_per_point
@@ -100,7 +100,7 @@ def _upright(cluster: list[Bar], until: float, scale: Scale) -> list[Label]:
 
 
 def _next_to(cluster: list[Bar], until: float, scale: Scale) -> list[Label]:
-    """All mnemonics without their modes, in the gap behind the cluster."""
+    """All mnemonics without their modes, in the gap after the cluster."""
     pad = PAD_POINTS * scale.pixels_per_point
     end = max(bar.end_us for bar in cluster)
     text = ", ".join(dict.fromkeys(_bare_name(name) for name in _names(cluster)))
@@ -114,5 +114,5 @@ def _bare_name(name: str) -> str:
 
 
 def _points(text: str) -> float:
-    """How long *text* is."""
+    """The length of *text* on the time axis."""
     return points(text, LABEL_POINTS)

@@ -1,4 +1,4 @@
-"""Where the elements of a matrix lie, as a picture."""
+"""A picture of where the elements of a matrix are stored."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 __all__ = ["MAX_CELLS", "Cell", "layout", "rows"]
 
 MAX_CELLS = 16384
-"""Cells of a picture; with more, each would be too small to read."""
+"""The most cells of a picture; with more, each would be too small to read."""
 MAX_NUMBERS = 2048
-"""Cells with their numbers in them; more would be too small to read."""
+"""The most cells that show their numbers; with more, these would be too small to read."""
 PADDING = "#f4f4f4"
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """An element of the matrix, or a place next to it that only fills a fractal up."""
+    """An element of the matrix, or padding that fills up a fractal."""
 
     row: int
     column: int
     element: int
-    """How many elements lie before it in memory."""
+    """Its offset in memory, in elements."""
     fractal: int
     is_padding: bool
 
@@ -49,7 +49,7 @@ def rows(of: Placement) -> list[Cell]:
 
 
 def layout(of: Placement, *, ax: Axes | None = None) -> Axes:
-    """Draw the matrix with, in each cell, how many elements lie before it in memory."""
+    """Draw the matrix; each cell shows its offset in memory, in elements."""
     from matplotlib.collections import PatchCollection
     from matplotlib.patches import Rectangle
 
@@ -75,9 +75,9 @@ def layout(of: Placement, *, ax: Axes | None = None) -> Axes:
 
 
 def _points(of: Placement, ax: Axes) -> float:
-    """A size in which the largest number fits its cell."""
+    """A font size in which the largest number fits its cell."""
     box = ax.get_window_extent()
-    # Pixels of a cell; a digit of 1 point is about 0.62 points wide.
+    # Pixels of a cell; a digit of a 1-point font is about 0.62 points wide.
     width, height = box.width / of.padded[1], box.height / of.padded[0]
     fitting = min(height * 0.6, width / (0.62 * len(str(of.count)) + 0.4))
     return min(TEXT_POINTS, 72 / ax.figure.get_dpi() * fitting)

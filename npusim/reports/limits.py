@@ -1,8 +1,8 @@
-"""What all cores of a chip can move or compute in a second, made of the numbers of its device file.
+"""What all cores of a chip can move or compute per second, from the numbers of its device file.
 
 .. code-block:: text
 
-    a path      bytes a cycle x cores x clock, added up over the kinds of cores that have it
+    a path      bytes per cycle x cores x clock, summed over the kinds of cores that have it
     the cube    2 x m x n x k x cores x clock: a multiplication and an addition count as two
 """
 
@@ -23,33 +23,33 @@ class Term:
 
     factor: float
     numbers: tuple[tuple[str, float], ...]
-    """Dotted key and value of each, the one that says most first."""
+    """Dotted key and value of each number, the most informative first."""
 
     @property
     def per_s(self) -> float:
-        """What it comes to."""
+        """Its value."""
         return prod((value for _, value in reversed(self.numbers)), start=self.factor)
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """So many bytes, or operations, a second: a sum of *terms*."""
+    """A limit in bytes or operations per second: a sum of *terms*."""
 
     terms: tuple[Term, ...]
 
     @property
     def per_s(self) -> float:
-        """What it comes to; 0 without terms, as for a path that no core has."""
+        """Its value; 0 without terms, as for a path that no core has."""
         return float(sum(term.per_s for term in self.terms))
 
 
 def link(key: str, bytes_per_s: float) -> Limit:
-    """A link that all cores share, which the file states by the dotted *key*."""
+    """The limit of a link that all cores share; *key* is its dotted key in the device file."""
     return Limit((Term(1, ((key, bytes_per_s),)),))
 
 
 def path(device: DeviceSpec, ways: Iterable[str]) -> Limit:
-    """What all cores move on one of *ways*, on which each takes the fastest that it has."""
+    """The limit of all cores over *ways*, of which each kind of core uses the fastest it has."""
     terms = []
     for kind, core in device.cores.items():
         own = [way for way in ways if way in core.paths]
@@ -61,7 +61,7 @@ def path(device: DeviceSpec, ways: Iterable[str]) -> Limit:
 
 
 def cube(device: DeviceSpec, dtype: str) -> Limit:
-    """What all cubes do with elements of *dtype*; 0 for one that they do not have."""
+    """The peak of all cubes for elements of *dtype*; 0 for a type they do not have."""
     unit = device.cube
     if dtype not in unit.k_per_cycle:
         return Limit(())
@@ -75,12 +75,12 @@ def cube(device: DeviceSpec, dtype: str) -> Limit:
 
 
 def vector(device: DeviceSpec, bits: int) -> Limit:
-    """What all vector units do with elements of *bits* bits: one operation each in every cycle."""
+    """The peak of all vector units for elements of *bits* bits: one operation each per cycle."""
     return _unit(device, "vector", 8 / bits, ("vector.repeat_bytes", device.vector.repeat_bytes))
 
 
 def vector_bytes(device: DeviceSpec, operands: int) -> Limit:
-    """What they read or write with so many *operands* of a repeat."""
+    """The bytes that they read or write per second with this many *operands* in a repeat."""
     return _unit(device, "vector", operands, ("vector.repeat_bytes", device.vector.repeat_bytes))
 
 

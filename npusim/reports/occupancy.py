@@ -1,7 +1,7 @@
 """Buffer occupancy over time: how much of each buffer of the slowest cores holds live bytes.
 
 A byte is live from the start of the micro-op that writes it until the end of the last one that
-reads it before it is written anew; what is written and never read lives while it is written.
+reads it before it is overwritten; a byte that is never read is live only while it is written.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ BUFFERS = {
     "fb": "fixpipe",
     "ub": "vector",
 }
-"""Buffer -> the pipe whose colour it has; in the order of the way of the data."""
+"""Buffer -> the pipe whose colour it has, in the order in which data pass through them."""
 MAX_OPS = 200_000
-"""Longer programs are looked at up to there, and the picture says so."""
+"""The most micro-ops that are analysed; the picture of a longer program says so."""
 HEADER_HEIGHT = 0.5
 ROOM = 0.8
 FAR_ABOVE = 5
-"""A buffer so many times larger than what is used is not drawn to scale, only its size given."""
+"""A buffer this many times larger than its peak is not drawn to scale; its size is written."""
 
 STEPS = 1000
-"""Changes that are drawn; more would fall between pixels."""
+"""The most changes that are drawn; more would be narrower than a pixel."""
 
 Times = NDArray[np.float64]
 Bytes = NDArray[np.int64]
 Life = list[int]
-"""First byte, end, cycle written, cycle last read."""
+"""First byte, end, cycle of the write, cycle of the last read."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,23 +69,23 @@ class Row:
     core: int
     buffer: str
     times_us: NDArray[np.float64]
-    """When it changes, `(changes,)`."""
+    """The times of changes, `(changes,)`."""
     live_bytes: NDArray[np.int64]
-    """From then on, `(changes,)`."""
+    """The live bytes from each change on, `(changes,)`."""
     claimed_bytes: int
-    """What the program claims of it; 0 if it does not say."""
+    """The bytes that the program claims of it; 0 if it does not declare them."""
     size_bytes: int | None
-    """None without a chip."""
+    """The size of the buffer; None without a chip."""
 
     @property
     def peak_bytes(self) -> int:
-        """The most that was live at once."""
+        """The most bytes that were live at once."""
         return int(self.live_bytes.max(initial=0))
 
 
 @remembered
 def rows(subject: Subject) -> list[Row]:
-    """The buffers that held something, by kind of core.
+    """The buffers that held data, by kind of core.
 
     Raises ValueError for a run that was not timed or had nothing to do.
     """
@@ -114,7 +114,7 @@ def _size(device: DeviceSpec | None, kind: str, buffer: str) -> int | None:
 
 
 def _lives(lane: LaneTrace) -> dict[str, list[Life]]:
-    """Buffer -> its stretches of live bytes."""
+    """Buffer -> its lifetimes of bytes."""
     ended: dict[str, list[Life]] = {}
     alive: dict[str, list[Life]] = {}
     starts, ends = lane.start.tolist(), lane.end.tolist()
@@ -136,7 +136,7 @@ def _lives(lane: LaneTrace) -> dict[str, list[Life]]:
                     kept.append([life[0], first, *life[2:]])
                 if end < life[1]:
                     kept.append([end, life[1], *life[2:]])
-                # What is accumulated is read while it is written: one life follows the other.
+                # An accumulation reads bytes while it writes them: one lifetime follows the other.
                 over = max(life[2], min(life[3], starts[index]))
                 cut = [max(first, life[0]), min(end, life[1]), life[2], over]
                 ended.setdefault(place.buffer, []).append(cut)
@@ -147,7 +147,7 @@ def _lives(lane: LaneTrace) -> dict[str, list[Life]]:
 
 
 def _steps(lives: list[Life]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """When the live bytes change, and to what."""
+    """When the live bytes change, and their values."""
     table = np.array(lives, np.int64)
     sizes = table[:, 1] - table[:, 0]
     when = np.concatenate((table[:, 2], table[:, 3]))
@@ -198,14 +198,14 @@ def occupancy(subject: Subject, *, among: Sequence[Timed] = (), ax: Axes | None 
 
 
 def _top(row: Row) -> int:
-    """The most bytes that a lane shows of *row*: its size, or its peak where that is far below."""
+    """The top of the scale of *row* in bytes: its size, or its peak if that is far below."""
     peak = max(row.claimed_bytes, row.peak_bytes, 1)
     size = row.size_bytes or 0
     return size if peak <= size <= FAR_ABOVE * peak else peak
 
 
 def _draw(ax: Axes, row: Row, base: float, end_us: float, top: int) -> None:
-    """Draw *row* above *base*, in a lane that *top* bytes fill."""
+    """Draw *row* above *base*, in a lane whose height is *top* bytes."""
     edges = np.append(row.times_us, max(end_us, float(row.times_us[-1])))
     color = style.COLORS[BUFFERS[row.buffer]]  # type: ignore[index]
     edges, lowest, highest = seen(edges, row.live_bytes)

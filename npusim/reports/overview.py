@@ -1,4 +1,4 @@
-"""Several runs in short: how long each takes, against the first one, and what bounds it."""
+"""A summary of several runs: the time of each, compared with the first, and what bounds it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ __all__ = [
 ]
 
 MANY = 2.0
-"""From this ratio on, times say more than a difference in percent."""
+"""From this ratio on, a factor is clearer than a difference in percent."""
 MANY_WHOLE = 10.0
 CLOSE_PERCENT = 10.0
-"""Below it, a tenth of a percent is printed."""
+"""Below it, a difference is printed to a tenth of a percent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,13 @@ class Entry:
     head: Head
     time_us: float
     parts: tuple[Part, ...]
-    """What the time goes into."""
+    """The parts of the time."""
     bound: str
-    """What bounds it, in a line."""
+    """Its bottleneck, in a line."""
 
 
 def against(first_us: float, us: float) -> str:
-    """How a time is against the first one, in words.
+    """A time compared with the first one, in words.
 
     >>> against(8.0, 26.4), against(100.0, 88.0), against(1.0, 1.0), against(60.0, 1.0)
     ('3.3 times as long', '12 % less', 'as long', '60 times as fast')
@@ -72,7 +72,7 @@ def _times(ratio: float) -> str:
 
 
 def than(first_us: float, us: float) -> str:
-    """The same with the first one's letter: `12 % less than A`."""
+    """The same with the letter of the first run: `12 % less than A`."""
     words = against(first_us, us)
     return f"{words} {'as' if words.endswith(('long', 'fast')) else 'than'} A"
 
@@ -80,7 +80,7 @@ def than(first_us: float, us: float) -> str:
 # ---- runs of operators ----
 
 MOST_SHARES = 3
-"""Of more runs than that, the screen has no room for what each uses of its chip."""
+"""With more runs, the screen has no room for the utilisation of each run."""
 
 
 def of_runs(runs: Sequence[Record], heads: Sequence[Head]) -> str:
@@ -105,7 +105,7 @@ def of_runs(runs: Sequence[Record], heads: Sequence[Head]) -> str:
 
 
 def tiles(found: Sequence[Entry]) -> list[tuple[str, str]]:
-    """Two times and their ratio; of more runs the shortest and the longest time."""
+    """Two times and their ratio; for more runs the shortest and the longest time."""
     ordered = sorted(found, key=lambda entry: entry.time_us)
     shown = found if len(found) == 2 else (ordered[0], ordered[-1])
     first, last = found if len(found) == 2 else (ordered[-1], ordered[0])
@@ -114,7 +114,7 @@ def tiles(found: Sequence[Entry]) -> list[tuple[str, str]]:
 
 
 def _speedup(first: Entry, last: Entry) -> tuple[str, str]:
-    """How many times as fast *last* is as *first*."""
+    """The speedup of *last* over *first*."""
     ratio = first.time_us / last.time_us if last.time_us else 0.0
     change_us = last.time_us - first.time_us
     more = "more" if change_us > 0 else "less"
@@ -124,7 +124,7 @@ def _speedup(first: Entry, last: Entry) -> tuple[str, str]:
 
 
 def errors(found: Sequence[tuple[str, str]]) -> tuple[str, str]:
-    """What is expected of the error of each run, once where all have the same."""
+    """The expected error of each run, written once if all have the same."""
     if len(set(found)) == 1:
         return found[0]
     if len(found) > MOST_SHARES:
@@ -133,7 +133,7 @@ def errors(found: Sequence[tuple[str, str]]) -> tuple[str, str]:
 
 
 def key(found: Sequence[Entry]) -> str:
-    """The colours of what takes a part of any bar that can be seen."""
+    """The legend of the causes whose part of any bar is large enough to be visible."""
     longest_us = max(entry.time_us for entry in found)
     colors = {
         part.name: part.color
@@ -145,7 +145,7 @@ def key(found: Sequence[Entry]) -> str:
 
 
 def differing(first: Entry, last: Entry) -> str:
-    """Which parts of the time make the difference between two runs, in a sentence."""
+    """A sentence with the parts of the time that make the difference between two runs."""
     whole_us = last.time_us - first.time_us
     if not whole_us:
         return f"{first.head.letter} and {last.head.letter} take equally long."
@@ -165,17 +165,17 @@ def _changed(us: float) -> str:
 
 MOST_CHANGES = 3
 LEAST_OF_CHANGE = 0.1
-"""Parts of the time that change by less than this part of the difference are left out."""
+"""Parts of the time whose change is less than this share of the difference are left out."""
 
 
 def finding(runs: Sequence[Timed]) -> str:
-    """Which of *runs* is quickest and which slowest, and what bounds them."""
+    """The fastest and the slowest of *runs*, and what bounds them."""
     times = [run.time_us or 0.0 for run in runs]
     return f"{ranked(times)} {_bounds(runs)}"
 
 
 def _bounds(runs: Sequence[Timed]) -> str:
-    """What bounds each, in a sentence that names together those that are alike."""
+    """What bounds each run, in a sentence that groups runs with the same bottleneck."""
     by: dict[str, list[str]] = {}
     for run, letter in zip(runs, letters(len(runs)), strict=True):
         by.setdefault(bounded_by(run), []).append(letter)
@@ -190,7 +190,7 @@ def _bounds(runs: Sequence[Timed]) -> str:
 
 
 def ranked(times_us: Sequence[float]) -> str:
-    """Which is quickest and which slowest.
+    """The fastest and the slowest run, in words.
 
     >>> ranked([40.0, 10.0, 20.0])
     'B is the quickest: 10.0 us. A is the slowest: 40.0 us, 4.0 times as long.'
@@ -208,7 +208,7 @@ def ranked(times_us: Sequence[float]) -> str:
 
 
 def section(found: Sequence[Entry]) -> str:
-    """A bar for each, all to one scale, with its time, and what bounds it below."""
+    """A bar for each run, all to one scale, with its time, and its bottleneck below."""
     longest_us = max(entry.time_us for entry in found) or 1.0
     lines = []
     for number, entry in enumerate(found):

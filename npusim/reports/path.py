@@ -1,6 +1,6 @@
-"""The critical path in words: micro-ops, flags between cores, slack, and when cores were done.
+"""The critical path in words: micro-ops, flags between cores, slack, and when cores finished.
 
-What the end time hangs on is on the path, and every cycle of it belongs to one micro-op there.
+The path holds everything that the end time depends on; each of its cycles belongs to one micro-op.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ __all__ = ["MOST_PARTS", "CriticalPath", "Crossing", "Part", "path_of"]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """All micro-ops of one name on the path, on one pipe of one kind of core."""
+    """All micro-ops on the path with one mnemonic, on one pipe of one kind of core."""
 
     kind: str
     pipe: Pipe
     name: str
-    """The mnemonic, as `load` or `set_flag`."""
+    """The mnemonic, such as `load` or `set_flag`."""
     micro_ops: int
     us: float
     share: float
     """Its share of the time of the slowest core."""
     cause: Cause
-    """What took most of it."""
+    """The cause of most of its time."""
 
     @property
     def words(self) -> str:
@@ -44,7 +44,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """A flag between cores on the path: who set it, and who went on."""
+    """A flag between cores on the path: the core that set it, and the core that waited."""
 
     core: int
     kind: str
@@ -53,34 +53,34 @@ class Crossing:
     dst_kind: str
     dst_pipe: Pipe
     flag: str
-    """Mode and event, as `group 3`."""
+    """Mode and event, such as `group 3`."""
     set_us: float
-    """When what had to come before was done."""
+    """When the work before the set had finished."""
 
 
 MOST_PARTS = 12
-"""Parts that are listed; what comes after hardly counts, and JSON has it."""
+"""The most parts that are listed; the rest are small, and the JSON holds them."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CriticalPath:
-    """What the end time hangs on."""
+    """What the end time depends on."""
 
     steps: tuple[Step, ...]
-    """From the first cycle to the last result; together they are all of its cycles."""
+    """From the first cycle to the last result; their cycles add up to those of the path."""
     parts: tuple[Part, ...]
-    """The same by micro-ops, longest first, without those that took no time."""
+    """The same grouped by mnemonic, longest first, without those that took no time."""
     crossings: tuple[Crossing, ...]
-    """Where it goes from core to core, in order."""
+    """Where the path crosses from one core to another, in order."""
     slack: tuple[Slack, ...]
-    """By how much each pipe could be later: 0 somewhere for those on the path."""
+    """The slack of each pipe: the minimum is 0 for pipes on the path."""
     finishes: tuple[Finish, ...]
-    """When the cores of each kind were done."""
+    """When the cores of each kind finished."""
     us: float
-    """How long it is: the time of the slowest core."""
+    """The length of the path, which is the time of the slowest core."""
 
     def __repr__(self) -> str:
-        """The longest parts, a line each, in place of every step."""
+        """The longest parts, one line each, instead of every step."""
         lines = [
             f"  {part.us:9.2f} us {part.share:6.1%}  {part.name} on {part.pipe} of {part.kind}, "
             f"{part.micro_ops} micro-ops, mostly {part.words}"
@@ -89,7 +89,7 @@ class CriticalPath:
         return "\n".join((f"critical path of {self.us:.2f} us, {len(self.steps)} steps", *lines))
 
     def to_json(self) -> dict[str, object]:
-        """All but the single steps, as plain numbers, strings and lists."""
+        """Everything except the single steps, as plain numbers, strings and lists."""
         return {
             "us": self.us,
             "parts": [asdict(part) for part in self.parts],
@@ -133,7 +133,7 @@ def _parts(trace: Trace, found: tuple[Step, ...]) -> list[Part]:
     parts = []
     for key, own in causes.items():
         cycles = own.total()
-        # Of two that took as long, the one that the docs list first.
+        # Of two causes with the same time, the one that the documentation lists first.
         cause = min(own, key=lambda cause: (-own[cause], list(CAUSES).index(cause)))
         parts.append(Part(*key, count[key], cycles * us, cycles / trace.cycles, cause))
     return sorted(parts, key=lambda part: (-part.us, part.kind, part.pipe, part.name))

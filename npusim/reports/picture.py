@@ -1,4 +1,4 @@
-"""What the module of a picture declares: its name, its heading, how high it is, how to draw it."""
+"""The declaration of a picture: its name, its heading, its height, and how to draw it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["Picture"]
 
 WIDTH_INCHES = 10.0
 FRAME_INCHES = 1.3
-"""Title and axis."""
+"""The height of title and axis."""
 LEAST_INCHES = 0.7
-"""What is between them is at least so high."""
+"""The least height of the drawing between them."""
 
 
 class Draw(Protocol):
@@ -28,7 +28,7 @@ class Draw(Protocol):
 
 
 class DrawAmong(Protocol):
-    """Draws a run on *ax*, whose axes hold each of *runs*; it is one of them."""
+    """Draws a run on *ax*, whose axes have room for each of *runs*, which include it."""
 
     def __call__(self, run: Timed, runs: Sequence[Timed], ax: Axes, /) -> object: ...
 
@@ -40,17 +40,17 @@ class Picture:
     name: str
     """The name of its file, without the ending."""
     heading: str
-    """Above it on a page."""
+    """The heading above it on a page."""
     height_inches: Callable[[Timed], float | None]
-    """Without title and axis; None where the picture does not apply to the run."""
+    """The height without title and axis; None if the picture does not apply to the run."""
     draw: Draw
     draw_among: DrawAmong | None = None
-    """The same where runs are compared; None if axes are alike for all, as those of percents."""
+    """Draws a run that is compared; None if all axes are the same, such as axes in percent."""
 
     def figure(self, run: Timed, runs: Sequence[Timed] = ()) -> Figure | None:
-        """It on a new figure, which belongs to no window; None where it does not apply.
+        """Draw it on a new figure without a window; None if it does not apply to the run.
 
-        *runs* are those that it is compared with: their pictures have the same axes. Raises
+        *runs* are the runs it is compared with: their pictures have the same axes. Raises
         ValueError for a run that was not timed or had nothing to do.
         """
         from matplotlib.figure import Figure

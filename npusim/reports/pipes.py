@@ -1,11 +1,11 @@
-"""How busy each pipe was: of the core that took longest, and on average over its kind.
+"""How busy each pipe was: on the slowest core, and on average over the cores of its kind.
 
 .. code-block:: text
 
     busy = cycles with at least one micro-op under way / cycles that the slowest core takes
 
-That is what the vendor's profiler calls a pipe's ratio, but for launch and completion, which belong
-to no pipe and are left out.
+The vendor's profiler calls this the ratio of a pipe; here launch and completion, which belong to no
+pipe, are left out of the elapsed time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["PICTURE", "Row", "pipes", "rows"]
 BAR_HEIGHT = 0.64
 LABEL = "busy, % of the time of the cores"
 HEADER_HEIGHT = 0.7
-"""The line above each kind of core is so high; a bar's place is 1 high."""
+"""The height of the line above each kind of core; the place of a bar is 1 high."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +38,18 @@ class Row:
 
     kind: str
     core: int
-    """The slowest of its kind."""
+    """The slowest core of its kind."""
     cores: int
-    """How many of the kind took part."""
+    """The number of active cores of this kind."""
     pipe: Pipe
     busy: float
     """Its share of the elapsed time on *core*, from 0 to 1."""
     mean: float
-    """The same, averaged over all cores of the kind that took part."""
+    """The same, averaged over all active cores of the kind."""
 
 
 def rows(trace: Trace) -> list[Row]:
-    """Kind by kind, in the order of their first cores, the pipes that did something."""
+    """The active pipes of each kind of core, in the order of their first cores."""
     kinds: dict[str, list[LaneTrace]] = {}
     for lane in sorted(trace.lanes, key=lambda lane: lane.cores[0]):
         kinds.setdefault(lane.kind, []).append(lane)
@@ -123,7 +123,7 @@ def _draw(ax: Axes, found: list[Row], places: list[float]) -> None:
         )
         style.legend_below(ax, marks, LABEL)
     for row, y in zip(found, places, strict=True):
-        # Right of the bar and of the mark, so that neither is above the other.
+        # To the right of the bar and of the mark, so that the text overlaps neither.
         end = 100 * max(row.busy, row.mean if row.cores > 1 else 0)
         ax.annotate(
             style.percent(row.busy),

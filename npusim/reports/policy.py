@@ -1,4 +1,4 @@
-"""What a page that opens from disk may do: run its own scripts, and ask nobody for anything."""
+"""What a page that opens from disk may do: run its own scripts, and make no requests."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["policy"]
 
 
 def policy(*scripts: str) -> str:
-    """The content security policy of a page with *scripts*, each as it stands in its element.
+    """The content security policy of a page with *scripts*, each exactly as in its element.
 
-    Scripts are known by their hashes, so that markup from a name or a file, should it ever get into
-    the page, runs nothing (W3C, Content Security Policy Level 3).
+    Scripts are allowed by their hashes, so that markup from a name or a file, if it ever got into
+    the page, would run nothing (W3C, Content Security Policy Level 3).
     """
     hashes = [b64encode(sha256(script.encode()).digest()).decode() for script in scripts]
     allowed = " ".join(f"'sha256-{each}'" for each in hashes)

@@ -1,14 +1,14 @@
-"""Rooflines: for each memory, pipe and path, what it allowed and what was reached.
+"""Rooflines: for each memory, pipe and path, the attainable and the achieved performance.
 
 .. code-block:: text
 
-    allowed = min(peak operations a second, operations a byte x bytes a second)
+    allowed = min(peak operations per second, operations per byte x bytes per second)
 
-One picture for each of the seven titles of the vendor's profiler (msopprof, roofline.cpp), of which
-those without traffic or without operations are left out. Its words for what bounds a run are taken
-over too: a share above 0.8 of what is allowed is "memory bound" or "compute bound"; else, with no
-pipe busy for 0.8 of the time, "latency bound:pipeline caused"; else it is caused by memory or by
-computing, whichever the busiest pipe does.
+There is one picture for each of the seven titles of the vendor's profiler (msopprof, roofline.cpp),
+except titles without traffic or without operations. Its terms for what bounds a run are used too:
+a share above 0.8 of what is allowed is "memory bound" or "compute bound"; otherwise, if no pipe is
+busy for 0.8 of the time, "latency bound:pipeline caused"; otherwise the latency is caused by memory
+or by computing, depending on what the busiest pipe does.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ CUBE_BUFFERS = ("l1", "l0a", "l0b", "l0c")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A roof, and the point below it."""
+    """One roof with its point."""
 
     title: str
     name: str
@@ -62,24 +62,24 @@ class Row:
     unit: str
     """`cube` or `vector`, whose peak is the flat part of the roof."""
     elements: str
-    """Which the flat part is for: `float16`, or `16 bits` of the vector unit."""
+    """The type of the peak: `float16`, or `16 bits` for the vector unit."""
     flat: Limit
-    """Operations a second."""
+    """The peak, in operations per second."""
     slanted: Limit
-    """Bytes a second."""
+    """The bandwidth, in bytes per second."""
     intensity: float
-    """Operations a byte."""
+    """The arithmetic intensity, in operations per byte."""
     ops_per_s: float
-    """What was reached."""
+    """The achieved operations per second."""
 
     @property
     def peak_ops_per_s(self) -> float:
-        """The flat part."""
+        """The limit of the flat part of the roof."""
         return self.flat.per_s
 
     @property
     def bytes_per_s(self) -> float:
-        """The slanted part."""
+        """The limit of the slanted part of the roof."""
         return self.slanted.per_s
 
     @property
@@ -89,12 +89,12 @@ class Row:
 
     @property
     def share(self) -> float:
-        """Reached of what is allowed."""
+        """The achieved share of what is allowed."""
         return self.ops_per_s / self.allowed_ops_per_s
 
     @property
     def is_memory(self) -> bool:
-        """Whether the slanted part is above the point."""
+        """Whether the roof above the point is the slanted part."""
         return self.intensity * self.bytes_per_s < self.peak_ops_per_s
 
 
@@ -129,7 +129,7 @@ def rows(subject: Timed) -> list[Row]:
 
 
 def slug(title: str) -> str:
-    """A title as it stands in names of files and in addresses.
+    """A title in the form used in file names and URLs.
 
     >>> slug("Memory Unit(Cube)")
     'memory_unit_cube'
@@ -139,7 +139,7 @@ def slug(title: str) -> str:
 
 
 def verdict(subject: Subject) -> str:
-    """What bounds the run, in the vendor's words; nothing for a trace without a chip."""
+    """What bounds the run, in the vendor's terms; empty for a trace without a chip."""
     device = device_of(subject)
     if device is None or isinstance(subject, Trace):
         return ""
@@ -156,8 +156,8 @@ def verdict(subject: Subject) -> str:
 class _Paths:
     """What the cores of a chip can move on each path, in a run.
 
-    Bytes of global memory take the path from or to the L2 where they go by way of it, and it is
-    known of whole cores only which do.
+    Bytes of global memory use the path from or to the L2 if they go through it; which of them do is
+    known only for whole cores.
     """
 
     def __init__(self, device: DeviceSpec, trace: Trace) -> None:
@@ -168,22 +168,22 @@ class _Paths:
         }
 
     def limit(self, way: str) -> Limit:
-        """What can move on *way*, which is named as in a device file."""
+        """The limit of *way*, named as in a device file, in bytes per second."""
         ends = way.split("_to_")
         by_l2 = "gm" in ends and self._by_l2["read" if ends[0] == "gm" else "write"]
         return limits.path(self.device, (way, way.replace("gm", "l2")) if by_l2 else (way,))
 
     def widest(self, ways: Iterable[str]) -> Limit:
-        """The same of the fastest of *ways*."""
+        """The same for the fastest of *ways*."""
         return max(map(self.limit, ways), key=lambda limit: limit.per_s, default=Limit(()))
 
 
 Entry = tuple[str, int, Limit]
-"""Name, bytes that moved, bytes a second that can."""
+"""Name, bytes moved, and the limit in bytes per second."""
 
 
 def _far(trace: Trace, device: DeviceSpec) -> list[Entry]:
-    """Global memory and the L2, each link with what moved on it and what the device file states."""
+    """Global memory and the L2: each link with its bytes and the limit of the device file."""
     gm, l2 = device.gm, device.l2
     from_gm = limits.link("gm.read_bytes_per_s", gm.read_bytes_per_s)
     if gm.bus == "shared":
@@ -259,7 +259,7 @@ def _transfers(paths: _Paths, done: Work) -> list[tuple[str, str, str, int, Limi
 # ---- the picture ----
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222", "#999999")
-"""Okabe and Ito."""
+"""Colours of Okabe and Ito."""
 
 
 def roofline(
@@ -271,8 +271,8 @@ def roofline(
 ) -> Axes:
     """Draw the roofs of one *title* out of TITLES.
 
-    The axes hold the roofs and points of *runs* too, so that pictures can be compared. Raises
-    ValueError for a title that does not apply to the run, and for one without times.
+    The axes have room for the roofs and points of *runs* too, so that pictures can be compared.
+    Raises ValueError for a title that does not apply to the run, and for a run without times.
     """
     found = [row for row in rows(subject) if row.title == title]
     if not found:

@@ -1,7 +1,7 @@
-"""The roofline of a page: all roofs and points of its runs on one pair of axes, to look into.
+"""The interactive roofline of a page: all roofs and points of its runs on one pair of axes.
 
-`plot.js` zooms and writes, `roofs.js` has the words, `roofline.js` draws. Here is what they are
-given: rows of :mod:`npusim.reports.roofline`, and the numbers of the device files behind each roof.
+`plot.js` zooms and writes, `roofs.js` has the words, `roofline.js` draws. This module prepares
+their data: rows of :mod:`npusim.reports.roofline`, and the device numbers behind each roof.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ KEYS = (
     ("all", ("0", "double click")),
     ("clear", ("Esc",)),
 )
-"""What can be done on the chart, and the keys for it where it has the focus."""
+"""The actions on the chart, and their keys while it has the focus."""
 
 
 def section(runs: Sequence[Timed], names: Sequence[str] = ()) -> str:
-    """The chart of all *runs*, labelled A, B, C where they are several, as markup with its data.
+    """The chart of all *runs*, labelled A, B, C if there are several, as markup with its data.
 
-    *names* distinguish several; left out, operator and chip do.
+    *names* distinguish several runs; the default is operator and chip.
     Raises ValueError for a run that was not timed or had nothing to do.
     """
     data = payload(runs, names)
@@ -59,7 +59,7 @@ def section(runs: Sequence[Timed], names: Sequence[str] = ()) -> str:
 
 
 def payload(runs: Sequence[Timed], names: Sequence[str] = ()) -> Json:
-    """What the page is given of *runs* and their *names*, as plain numbers and strings."""
+    """The data of *runs* and their *names* for the page, as plain numbers and strings."""
     known = _Known()
     found = []
     for number, run in enumerate(runs):
@@ -84,7 +84,7 @@ def payload(runs: Sequence[Timed], names: Sequence[str] = ()) -> Json:
 
 
 def _flat(row: Row) -> tuple[str, str]:
-    """The unit of a flat part, and what it is the peak of."""
+    """The unit of a flat part, and the name of its peak."""
     if row.unit == "vector":
         return "OPS", f"the vector unit's peak for elements of {row.elements}"
     unit = "FLOPS" if dtype_named(row.elements).is_float else "OPS"
@@ -92,7 +92,7 @@ def _flat(row: Row) -> tuple[str, str]:
 
 
 class _Known:
-    """Chips and limits, each once, known by their numbers."""
+    """Chips and limits, each stored once and referred to by its index."""
 
     def __init__(self) -> None:
         self.chips: list[Json] = []
@@ -101,14 +101,14 @@ class _Known:
         self._places: dict[tuple[int, Limit], int] = {}
 
     def chip(self, spec: DeviceSpec) -> int:
-        """The number of the chip *spec*."""
+        """The index of the chip *spec*."""
         if spec not in self._specs:
             self._specs.append(spec)
             self.chips.append({"name": spec.name, "numbers": {}})
         return self._specs.index(spec)
 
     def limit(self, chip: int, limit: Limit, unit: str, words: str = "") -> int:
-        """The number of a *limit* of a chip; *words* say what it is, next to the rows it is of."""
+        """The index of a *limit* of a chip; *words* describe it next to its rows."""
         if (chip, limit) not in self._places:
             self._places[chip, limit] = len(self.limits)
             for term in limit.terms:
@@ -122,10 +122,10 @@ class _Known:
 
 
 def _look(place: int) -> list[str]:
-    """A colour on white paper, the same on dark paper, and a marker."""
+    """A colour for a light background, the same for a dark one, and a marker."""
     color, marker = style.look(place)
     return [style.seen_on(color, LIGHT), style.seen_on(color, DARK), marker]
 
 
 LIGHT, DARK = "#ffffff", "#191919"
-"""Paper of a page, as in page.css."""
+"""The background of a page, as in page.css."""

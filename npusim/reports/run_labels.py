@@ -1,4 +1,4 @@
-"""Runs on one page: a letter for each, and in words what distinguishes it from the others."""
+"""Labels of the runs on one page: a letter for each, and what distinguishes it from the others."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ __all__ = [
 ]
 
 MOST_LETTERS = 60
-"""A value in a label has at most so many; the table of numbers has all of it."""
+"""The most characters of a value in a label; the table of numbers has the whole value."""
 MOST_NAMES = 4
-"""A title lists so many names, before it only counts."""
+"""The most names that a title lists; it only counts the rest."""
 MOST_FACTS = 8
-"""The label of a run lists so many facts, before it only counts them."""
+"""The most facts that the label of a run lists; it only counts more."""
 
 
 class Head(NamedTuple):
-    """How a page names one of its runs."""
+    """The label of one of the runs of a page."""
 
     letter: str
-    """A, B and so on; nothing where the page has one run."""
+    """A, B and so on; empty if the page has one run."""
     who: str
     """What distinguishes it from the others."""
 
@@ -46,16 +46,16 @@ class Head(NamedTuple):
 
 
 class Fact(NamedTuple):
-    """What is known of a run, and may differ from what is known of another one."""
+    """A property of a run that may differ between runs."""
 
     name: str
-    """Comes before its parts; empty where they say what it is."""
+    """The text before its parts; empty if they speak for themselves."""
     parts: tuple[str, ...]
-    """Each is part of a label if it differs."""
+    """Each part that differs between runs becomes part of a label."""
 
 
 def letters(runs: int) -> list[str]:
-    """A letter for each of so many *runs*, and two of them after Z.
+    """A letter for each of this many *runs*; two letters after Z.
 
     >>> letters(3), letters(28)[25:]
     (['A', 'B', 'C'], ['Z', 'AA', 'AB'])
@@ -65,7 +65,7 @@ def letters(runs: int) -> list[str]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names in a sentence; of many, the first ones.
+    """Names in a sentence; if there are many, the first ones.
 
     >>> listed(["a"]), listed(["a", "b", "c"]), listed(list("abcdef"))
     ('a', 'a, b and c', 'a, b, c, d and 2 more')
@@ -76,7 +76,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def titled(runs: Sequence[Timed]) -> str:
-    """What a page of *runs* is about: `npu_quantize on ascend910b2`."""
+    """The subject of a page of *runs*: `npu_quantize on ascend910b2`."""
     kernels = list(dict.fromkeys(map(kernel_named, runs)))
     chips = list(dict.fromkeys(run.device.name for run in runs))
     names = list(dict.fromkeys(map(named, runs)))
@@ -91,7 +91,7 @@ def titled(runs: Sequence[Timed]) -> str:
 
 
 def heads(runs: Sequence[Record]) -> list[Head]:
-    """How a page names *runs*: by the chip, the template, a shape, by what is not alike."""
+    """The labels of *runs* on a page: the chip, the template, a shape, whatever differs."""
     if len(runs) == 1:
         return [Head("", "")]
     return distinguished(list(map(_facts, runs)))
@@ -100,9 +100,9 @@ def heads(runs: Sequence[Record]) -> list[Head]:
 def distinguished(
     facts: Sequence[Mapping[str, Fact]], same: str = "the same call as"
 ) -> list[Head]:
-    """A head for each of several, from what is known of it: *facts* in which others differ.
+    """A heading for each of several runs: the *facts* in which others differ.
 
-    One of which nothing differs from an earlier one is the *same* as that.
+    A run that does not differ from an earlier one is labelled the *same* as that.
     """
     found: list[Head] = []
     for letter, own in zip(letters(len(facts)), facts, strict=True):
@@ -128,7 +128,7 @@ def _in_words(own: Fact, others: Sequence[Fact]) -> str:
 
 
 PLAIN = ("", "", "ND", "as it stands")
-"""Parts of an argument that is no tensor: those of a tensor are type, shape, layout and order."""
+"""Defaults for the parts of a tensor, which other arguments lack: type, shape, layout, order."""
 
 
 def _padded(parts: tuple[str, ...]) -> tuple[str, ...]:
@@ -140,10 +140,10 @@ def _short(text: str) -> str:
 
 
 def _facts(run: Record) -> dict[str, Fact]:
-    """What is known of a run that its time may depend on.
+    """The properties of a run that its time may depend on.
 
-    Arguments are held against those of the same operator, numbers against those of the same chip,
-    of which somebody may have changed some.
+    Arguments are compared with those of the same operator, numbers with those of the same chip,
+    some of which the user may have changed.
     """
     arguments = run.facts["arguments"].items()
     base = run.device.name.removesuffix(MARK)
@@ -171,7 +171,7 @@ def _parts(value: object) -> tuple[str, ...]:
 
 
 def argument(value: object) -> str:
-    """An argument of `run.json` as people read it; tensors that follow each other are counted.
+    """An argument of `run.json` in readable form; equal consecutive tensors are counted.
 
     >>> argument({"dtype": "int8", "shape": [2, 3], "layout": "ND"}), argument(None), argument(0.5)
     ('int8 2x3', 'none', '0.5')
@@ -194,7 +194,7 @@ def _shape(value: Json) -> str:
 
 
 def numbers_of(device: DeviceSpec) -> dict[str, object]:
-    """The dotted key of everything that a chip's file says -> its value."""
+    """The dotted key of every entry of a chip's device file -> its value."""
     return dict(_leaves(device.model_dump(mode="json", exclude={"sources"}, exclude_none=True)))
 
 

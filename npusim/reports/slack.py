@@ -1,12 +1,12 @@
-"""Slack: by how many cycles the work of a pipe could be later, and the run end no later.
+"""Slack: by how many cycles the work of a pipe could be delayed without delaying the end.
 
-Every micro-op takes as long as it took, and waits for what it waited for: the one before it on its
-pipe, its flags, those of other cores, the scalar unit that hands it out. From the last cycle back,
-each gets the latest start that delays nobody beyond the end; the slack of a pipe is the least of
-its micro-ops. It is 0 on the critical path, and where it is not, nothing is gained there.
+Every micro-op takes the same time as in the run, and has the same dependencies: the previous
+micro-op on its pipe, its flags, flags of other cores, the scalar unit that issues it. From the last
+cycle back, each gets the latest start that does not delay the end; the slack of a pipe is the
+minimum over its micro-ops. It is 0 on the critical path; making other pipes faster gains nothing.
 
-Two things are left out: a copy that starts later shares the links with others, and a vector or cube
-instruction that starts on an empty pipe takes its first cycles anew.
+Two effects are left out: a copy that starts later shares the links with other copies, and a vector
+or cube instruction that starts on an empty pipe takes its startup cycles again.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ class Slack:
     core: int
     pipe: Pipe
     cycles: int
-    """The slack of the micro-op that has the least."""
+    """The minimum slack of its micro-ops."""
     median_cycles: int
-    """Half of its micro-ops have at least as much."""
+    """The median slack of its micro-ops."""
 
 
 @remembered
 def slack(trace: Trace) -> list[Slack]:
-    """The slack of each pipe that worked, by kind of core and pipe."""
+    """The slack of each active pipe, by kind of core and pipe."""
     chosen = [trace.lanes.index(lane) for lane in trace.slowest_of_kinds]
     meets = any(isinstance(op, CROSS) for number in chosen for op in _distinct(trace, number))
-    # Cores that do not speak to each other do not delay each other.
+    # Cores that exchange no flags do not delay each other.
     back = _Back(trace, range(len(trace.lanes)) if meets else chosen)
     back.go()
     return [
@@ -70,7 +70,7 @@ def _distinct(trace: Trace, number: int) -> tuple[object, ...]:
 
 
 class _Lane:
-    """A lane, and the latest times of its micro-ops as far as they are known."""
+    """A lane, and the latest times of its micro-ops, as far as they have been computed."""
 
     def __init__(self, lane: LaneTrace, end: int) -> None:
         self.lane, self.ops, self.last = lane, lane.ops, end
@@ -80,21 +80,21 @@ class _Lane:
         self.setters: list[int] = matches(lane.program).tolist()
         self.handed, self.lag = self._handed_out()
         self.latest_free = [end] * len(self.ops)
-        """When a micro-op must leave its pipe free at the latest."""
+        """The latest time at which a micro-op must free its pipe."""
         self.latest_flag: dict[int, int] = {}
-        """When a set must be seen at the latest."""
+        """The latest time at which a set must be seen."""
         self.latest_start: dict[Pipe, int] = defaultdict(lambda: end)
-        """When the next micro-op on a pipe must start."""
+        """The latest time at which the next micro-op on a pipe must start."""
         self.latest_end: dict[Pipe, int] = defaultdict(lambda: end)
-        """When all results of a pipe are due that come before what was looked at."""
+        """The latest time for all results of a pipe before the current micro-op."""
         self.done = self._done()
         self.spare: dict[Pipe, list[int]] = defaultdict(list)
-        """By how much each micro-op of a pipe that does work could be later."""
+        """The slack of each micro-op that does work, by pipe."""
 
     def _handed_out(self) -> tuple[list[int], list[int]]:
-        """For each micro-op the scalar unit's one before it, and how long after that it can start.
+        """For each micro-op the scalar unit's previous one, and the delay from that to its start.
 
-        The unit issues in order, so none takes longer than any that it issues later.
+        The unit issues in order, so no delay is longer than that of a micro-op issued later.
         """
         handed, found = [], NOBODY
         for index, op in enumerate(self.ops):
@@ -109,8 +109,8 @@ class _Lane:
         return handed, lag
 
     def _done(self) -> list[int]:
-        """For each micro-op, when the last result before it on its pipe is there; for a barrier of
-        all pipes, when all of them are done."""
+        """For each micro-op, the time of the last result before it on its pipe; for a barrier of
+        all pipes, the time of the last result of any pipe."""
         done: dict[Pipe, int] = defaultdict(int)
         found, last = [], 0
         for index, op in enumerate(self.ops):
@@ -124,14 +124,14 @@ class _Lane:
 
 
 class _Back:
-    """Goes back through the micro-ops of *numbers*, lanes of a trace, from the last one on."""
+    """Walks back through the micro-ops of the lanes *numbers* of a trace, from the last one."""
 
     def __init__(self, trace: Trace, numbers: range | list[int]) -> None:
         self.trace = trace
         self.lanes = {number: _Lane(trace.lanes[number], trace.cycles) for number in numbers}
         self._sets: dict[tuple[int, CrossMode, int], list[int]] = defaultdict(list)
         self._turns: dict[tuple[int, int], int] = {}
-        """(lane, wait for another core) -> how many waits for that flag come before it."""
+        """(lane, wait for another core) -> the number of earlier waits for that flag."""
         waits: dict[tuple[int, CrossMode, int], int] = defaultdict(int)
         for number, lane in self.lanes.items():
             for index, op in enumerate(lane.ops):
@@ -149,7 +149,7 @@ class _Back:
             for number, lane in self.lanes.items()
             for index in range(len(lane.ops))
         ]
-        # Whatever is waited for leaves its pipe no later than what waits does.
+        # A micro-op frees its pipe no later than the micro-op that waits for it.
         for _, number, index in sorted(order, reverse=True):
             self._at(number, self.lanes[number], index)
 
@@ -189,12 +189,12 @@ class _Back:
             lane.latest_free[handed] = min(lane.latest_free[handed], by)
 
     def _results(self, lane: _Lane, pipes: list[Pipe], by: int) -> None:
-        """All results of *pipes* so far must be there by then."""
+        """All results of *pipes* so far must be available by then."""
         for pipe in pipes:
             lane.latest_end[pipe] = min(lane.latest_end[pipe], by)
 
     def _setters(self, number: int, index: int) -> list[tuple[int, int]]:
-        """The sets that a wait for other cores takes: lane and micro-op of each."""
+        """The sets that end a wait for other cores: lane and micro-op of each."""
         own, turn = self.lanes[number].lane, self._turns[number, index]
         op = own.ops[index]
         assert isinstance(op, CrossCoreWaitFlag)
@@ -206,7 +206,7 @@ class _Back:
         return found
 
     def _crossing(self, wait: tuple[int, int]) -> int:
-        """From the last set of a *wait* until it was over: the least of all is what that costs."""
+        """Cycles from the last set of a *wait* to its end; the least of all waits is the cost."""
         number, index = wait
         setters = self._setters(*wait)
         seen = max((self.lanes[other].end[setter] for other, setter in setters), default=0)

@@ -1,4 +1,4 @@
-"""How pictures look: a colour and a place for each pipe, names of cores, text sizes."""
+"""The style of pictures: a colour and a position for each pipe, names of cores, text sizes."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ COLORS: dict[Pipe, str] = {
 }
 
 PIPES: tuple[Pipe, ...] = tuple(COLORS)
-"""From top to bottom: the way of the data through a core."""
+"""From top to bottom, in the order in which data pass through a core."""
 
 # Paul Tol, "Colour Schemes" (SRON/EPS/TN/09-002, 2021), muted, then most of vibrant: distinct for
-# every kind of colour vision, the more so with different markers.
+# every kind of colour vision, especially with different markers.
 MANY_COLORS = (
     *("#332288", "#CC6677", "#117733", "#DDCC77", "#88CCEE", "#882255", "#44AA99", "#999933"),
     *("#AA4499", "#EE7733", "#0077BB", "#CC3311", "#222222", "#EE3377", "#999999", "#8B5A2B"),
@@ -76,27 +76,27 @@ TITLE_POINTS = 12.0
 TEXT_POINTS = 10.0
 LABEL_POINTS = 8.0
 LEGEND_POINTS = 19.0
-"""From the axis down to the legend, at the height of the axis label."""
+"""The distance from the axis down to the legend, which is level with the axis label."""
 LINE_POINTS = 15.0
 ENTRY_POINTS = 40.0
-"""An entry of a legend takes so much next to its text: its patch, and space before the next."""
+"""The width of a legend entry without its text: its patch, and the space before the next."""
 LEGEND_SHARE = 0.85
-"""The axis label and the legend share so much of the width of a figure."""
+"""The share of the width of a figure for the axis label and the legend."""
 LONG_TITLE = 94
-"""Characters that fit above a picture of usual width."""
+"""Characters that fit above a picture of the usual width."""
 
 
 MAX_RUNS = 4
-"""Runs of cores that a label lists before it only counts."""
+"""The most runs of cores that a label lists; it only counts more."""
 
 
 def look(place: int) -> Look:
-    """How the one at *place* of many things is drawn, so that it differs from the others."""
+    """The style of the item at index *place*, so that it differs from the others."""
     return MANY_COLORS[place % len(MANY_COLORS)], MARKERS[place % len(MARKERS)]
 
 
 def new_axes() -> Axes:
-    """Axes of a new figure, which belongs to no window and no global state; notebooks show it."""
+    """Axes of a new figure without a window or global state; notebooks display it."""
     from matplotlib.figure import Figure
 
     from npusim.reports.axes import ShownAxes
@@ -105,7 +105,7 @@ def new_axes() -> Axes:
 
 
 def tint(color: str, share: float = 0.35) -> str:
-    """*color* mixed with white, of which it keeps *share*.
+    """*color* mixed with white: *share* of *color*, the rest white.
 
     >>> tint("#000000", 0.5)
     '#808080'
@@ -115,9 +115,9 @@ def tint(color: str, share: float = 0.35) -> str:
 
 
 def seen_on(color: str, paper: str) -> str:
-    """*color*, made lighter or darker until it stands out from *paper*, "#" and six digits each.
+    """*color*, made lighter or darker until it contrasts with *paper*, "#" and six digits each.
 
-    Text does with a contrast of 4.5 (W3C, Web Content Accessibility Guidelines 2.2, 1.4.3).
+    Text needs a contrast of 4.5 (W3C, Web Content Accessibility Guidelines 2.2, 1.4.3).
 
     >>> seen_on("#332288", "#ffffff"), seen_on("#332288", "#191919")
     ('#332288', '#857ab8')
@@ -135,7 +135,7 @@ def seen_on(color: str, paper: str) -> str:
 
 CONTRAST = 4.5
 MIDDLE = 0.18
-"""The luminance from which on black stands out more than white."""
+"""The luminance above which black has more contrast than white."""
 
 
 def _luminance(color: str) -> float:
@@ -148,7 +148,7 @@ def _luminance(color: str) -> float:
 
 
 def cores_named(cores: tuple[int, ...], kind: str) -> str:
-    """Cores as a label names them.
+    """Cores, in the form used in labels.
 
     >>> cores_named((0, 1, 2, 5), "aiv")
     'cores 0-2, 5 (aiv)'
@@ -176,7 +176,7 @@ def percent(share: float) -> str:
 
 
 def time_named(us: float) -> str:
-    """A time as titles give it.
+    """A time, in the form used in titles.
 
     >>> time_named(1.195), time_named(162.853)
     ('1.20 us', '162.9 us')
@@ -185,7 +185,7 @@ def time_named(us: float) -> str:
 
 
 def rate_named(bytes_per_s: float) -> str:
-    """What a memory can move.
+    """The bandwidth of a memory as text.
 
     >>> rate_named(1.6e12), rate_named(2.04e11)
     ('1.6 TB/s', '204 GB/s')
@@ -196,7 +196,7 @@ def rate_named(bytes_per_s: float) -> str:
 
 
 def ops_named(per_s: float, unit: str) -> str:
-    """How many operations a second, in *unit* with the prefix that fits.
+    """Operations per second as text, in *unit* with a suitable prefix.
 
     >>> ops_named(707.8e12, "OPS"), ops_named(2.35e5, "FLOPS"), ops_named(12.0, "OPS")
     ('707.8 TOPS', '235 kFLOPS', '12 OPS')
@@ -219,7 +219,7 @@ def span_named(us: float) -> str:
 
 
 def size_named(nbytes: float) -> str:
-    """How many bytes moved.
+    """A number of bytes as text.
 
     >>> size_named(0), size_named(1536), size_named(15.23e9)
     ('0 B', '1.54 kB', '15.2 GB')
@@ -240,9 +240,9 @@ def bare(ax: Axes) -> None:
 
 
 def plain(text: str) -> str:
-    """*text* as matplotlib shows it letter by letter: what stands between dollars is no formula.
+    """*text* escaped, so that matplotlib does not read the text between dollar signs as a formula.
 
-    Whoever names a chip or a family of rows may use any letter.
+    The name of a chip or of a family of rows may contain any character.
 
     >>> plain("from $5 to $9")
     'from \\\\$5 to \\\\$9'
@@ -251,9 +251,9 @@ def plain(text: str) -> str:
 
 
 def title(ax: Axes, text: str, longest: int = LONG_TITLE) -> None:
-    """Write *text* at the left above the picture; a long one goes on after its first colon.
+    """Write *text* at the left above the picture; a long text is wrapped after its first colon.
 
-    No line has more than *longest* characters; one that has ends with a clause if it can.
+    No line has more than *longest* characters; longer ones break between clauses if possible.
     """
     if len(text) > longest:
         text = text.replace(": ", ":\n", 1)
@@ -262,7 +262,7 @@ def title(ax: Axes, text: str, longest: int = LONG_TITLE) -> None:
 
 
 def _wrapped(line: str, longest: int) -> list[str]:
-    """*line* in lines that end with a clause where these are not too long.
+    """*line* in several lines, which end with a clause unless they would be too long.
 
     >>> _wrapped("busy for 9 us; next copies (in few words: slow)", 30)
     ['busy for 9 us; next copies', '(in few words: slow)']
@@ -279,14 +279,14 @@ def _wrapped(line: str, longest: int) -> list[str]:
 
 @cache
 def points(text: str, size: float) -> float:
-    """How wide *text* is in letters of *size* points, in points."""
+    """The width in points of *text* in a font of *size* points."""
     from matplotlib.textpath import TextPath
 
     return float(TextPath((0, 0), plain(text), size=size).get_extents().width)
 
 
 def header(ax: Axes, text: str, y: float) -> None:
-    """Write *text* at the left above a group of bars, its middle at *y*."""
+    """Write *text* at the left above a group of bars, centred vertically at *y*."""
     place = ax.get_yaxis_transform()
     ax.text(
         0, y, plain(text), transform=place, va="center", color=INK, size=TEXT_POINTS, weight="bold"
@@ -294,7 +294,7 @@ def header(ax: Axes, text: str, y: float) -> None:
 
 
 def legend_below(ax: Axes, marks: Sequence[Artist], label: str) -> None:
-    """Write *label* below the axis, and a legend of *marks* next to it, or below without room."""
+    """Write *label* below the axis, and a legend of *marks* next to it, or below if too wide."""
     from matplotlib.transforms import ScaledTranslation
 
     ax.set_xlabel(label, size=TEXT_POINTS, color=INK, loc="left")
@@ -303,7 +303,7 @@ def legend_below(ax: Axes, marks: Sequence[Artist], label: str) -> None:
     entries = (points(str(mark.get_label()), TEXT_POINTS) + ENTRY_POINTS for mark in marks)
     wide = points(label, TEXT_POINTS) + sum(entries)
     beside = wide <= LEGEND_SHARE * 72 * figure.get_figwidth()
-    # As far below the axis however high the picture is.
+    # The same distance below the axis for every height of the picture.
     depth = LEGEND_POINTS + (0 if beside else LINE_POINTS)
     lower = ScaledTranslation(0, -depth / 72, figure.dpi_scale_trans)
     ax.legend(

@@ -1,4 +1,4 @@
-"""What a picture is about: a trace, or a run, which also has an operator and a chip."""
+"""The subject of a picture: a trace, or a run, which also has an operator and a chip."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 
 
 class Timed(Protocol):
-    """What pictures need of a run."""
+    """The properties of a run that pictures need."""
 
     @property
     def op(self) -> str:
@@ -42,7 +42,7 @@ class Timed(Protocol):
 
     @property
     def template(self) -> str | None:
-        """Which of the operator's kernels ran, where it has several."""
+        """The template that ran, if the operator has several."""
 
     @property
     def device(self) -> DeviceSpec:
@@ -50,11 +50,11 @@ class Timed(Protocol):
 
     @property
     def trace(self) -> Trace | None:
-        """When each micro-op ran, if that is known."""
+        """The times of all micro-ops, if the run was timed."""
 
     @property
     def launch_us(self) -> float:
-        """What starting and ending the kernels costs around the cores' own time."""
+        """The launch and completion time of the kernels, outside the time of the cores."""
 
     @property
     def launches(self) -> tuple[Launch, ...]:
@@ -66,16 +66,16 @@ class Timed(Protocol):
 
     @property
     def trials(self) -> tuple[Trial, ...]:
-        """The same programs on chips that are a little faster in what may bound them."""
+        """The times of the same programs on chips slightly faster in what may bound them."""
 
 
 Subject = Trace | Timed
 
 
 def remembered(function: Callable[[Of], Result]) -> Callable[[Of], Result]:
-    """*function* of a trace or a run, which is asked several times, but works it out once.
+    """*function* of a trace or a run, computed once even if it is called several times.
 
-    What it returns is cached for as long as its argument lives, and must not be written to.
+    The result is cached for as long as the argument lives, and must not be modified.
     """
     known: WeakKeyDictionary[Of, Result] = WeakKeyDictionary()
 
@@ -89,7 +89,7 @@ def remembered(function: Callable[[Of], Result]) -> Callable[[Of], Result]:
 
 
 def trace_of(subject: Subject) -> Trace:
-    """The trace to draw; raises ValueError if there is none, or nothing in it."""
+    """The trace to draw; raises ValueError if there is none, or if it is empty."""
     trace = subject if isinstance(subject, Trace) else subject.trace
     if trace is None or not trace.cycles:
         raise ValueError(
@@ -115,24 +115,24 @@ def elapsed_us(trace: Trace) -> float:
 
 
 def launch_us(subject: Subject) -> float:
-    """What lies around the time of the cores, of the kernel of the trace; nothing for a trace."""
+    """Launch and completion of the kernel of the trace, outside the core time; 0 for a trace."""
     return 0.0 if isinstance(subject, Trace) else subject.launches[-1].launch_us
 
 
 def earlier_us(subject: Subject) -> float:
-    """How long the kernels take that a call launches before that of the trace."""
+    """The time of the kernels that a call launches before that of the trace."""
     if isinstance(subject, Trace):
         return 0.0
     return sum(launch.time_us or 0.0 for launch in subject.launches[:-1])
 
 
 def longest_us(runs: Sequence[Timed]) -> float:
-    """How long the slowest core of all *runs* takes: where an axis ends that is to hold them."""
+    """The time of the slowest core of all *runs*, where an axis for all of them ends."""
     return max(elapsed_us(trace_of(run)) for run in runs)
 
 
 def busiest(trace: Trace) -> tuple[Pipe, float]:
-    """The pipe that is busy longest on the slowest core of its kind, and its share of the time."""
+    """The busiest pipe on the slowest core of its kind, and its share of the time."""
     _, pipe, share = busiest_lane(trace)
     return pipe, share
 
@@ -150,15 +150,15 @@ def busiest_lane(trace: Trace) -> tuple[LaneTrace, Pipe, float]:
 
 
 def kernel_named(run: Timed) -> str:
-    """The operator, and in brackets which of its kernels: `npu_quant_matmul (tbe_opt)`."""
+    """The operator, with the template in brackets: `npu_quant_matmul (tbe_opt)`."""
     return run.op if run.template is None else f"{run.op} ({run.template})"
 
 
 def named(run: Timed) -> str:
-    """Who did it: `npu_quantize on ascend910b2`."""
+    """The operator and the chip: `npu_quantize on ascend910b2`."""
     return f"{kernel_named(run)} on {run.device.name}"
 
 
 def title_start(subject: Subject) -> str:
-    """Who did it, as a title begins: `npu_quantize on ascend910b2: `, or nothing for a trace."""
+    """The same as the start of a title: `npu_quantize on ascend910b2: `; empty for a trace."""
     return "" if isinstance(subject, Trace) else f"{named(subject)}: "

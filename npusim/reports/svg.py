@@ -1,4 +1,4 @@
-"""A picture as an element of a page, whose words are text."""
+"""A picture as an element of a page, in which labels remain text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FONTS = "'DejaVu Sans', Verdana, 'PingFang SC', 'Microsoft YaHei', 'Noto Sans CJ
 
 
 def svg_of(figure: Figure, salt: str) -> str:
-    """*figure* as an element; *salt* keeps the names inside apart from those of others."""
+    """*figure* as an element; *salt* makes the ids inside differ from those of other figures."""
     from matplotlib import rc_context
 
     text = StringIO()

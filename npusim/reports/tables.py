@@ -30,12 +30,12 @@ Cell = str | int | float
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Cell]], marked: Sequence[bool] = ()) -> str:
-    """A table; numbers go to the right, *marked* rows are coloured."""
+    """A table; numbers are aligned to the right, *marked* rows are coloured."""
 
     def cell(tag: str, value: Cell, number: bool) -> str:
         text = f"{value:,}" if isinstance(value, int) else str(value)
         kind = ' class="number"' if number else ""
-        # A heading must say something to those who hear it.
+        # A screen reader needs a heading that is not empty.
         tag = tag if text else "td"
         return f"<{tag}{kind}>{escape(text)}</{tag}>"
 
@@ -60,7 +60,7 @@ def _is_amount(value: Cell) -> bool:
 
 
 def facts(runs: Sequence[Record]) -> str:
-    """What the runs are, and how long they took; of several, how each differs from the first."""
+    """The runs and their times; for several runs, how each differs from the first."""
     facts_of_runs = [_facts(run) for run in runs]
     names = dict.fromkeys(name for own in facts_of_runs for name in own)
     rows: list[list[Cell]] = []
@@ -80,16 +80,16 @@ def facts(runs: Sequence[Record]) -> str:
 
 
 MANY = 2.0
-"""From this ratio on it says more than a difference in percent."""
+"""From this ratio on, the ratio is clearer than a difference in percent."""
 MANY_WHOLE = 10.0
 FROM_NOTHING = 2000.0
-"""From here on there was hardly any before: the other way round it is -100.0 %."""
+"""From this ratio on, the earlier value is next to nothing: in reverse it is -100.0 %."""
 ALIKE = {"+0.0 %": "a little more", "-0.0 %": "a little less", "-100.0 %": "next to nothing"}
-"""A difference that rounding would hide, or would make of a little nothing -> as it is printed."""
+"""A difference that rounding would hide, or make -100 % -> its printed form."""
 
 
 def difference(a: float | None, b: float | None) -> str:
-    """How *b* is against *a*, in percent, or in times where that says more.
+    """The difference of *b* from *a* in percent, or as a factor if that is clearer.
 
     >>> difference(8.0, 9.0), difference(9.0, 8.0), difference(1.0, 15.0), difference(1.0, 3308.0)
     ('+12.5 %', '-11.1 %', '15 times', 'from next to nothing')
@@ -110,7 +110,7 @@ def difference(a: float | None, b: float | None) -> str:
 
 
 def _facts(run: Record) -> dict[str, tuple[str, float | None]]:
-    """Name -> how it reads, and the number to compare, if it is one."""
+    """Name -> its text, and the number to compare, if it is a number."""
     trace, known = trace_of(run), run.facts
     found: dict[str, tuple[str, float | None]] = {
         "operator": (run.op, None),
@@ -169,7 +169,7 @@ def pipes(run: Record) -> str:
 
 
 def bound(run: Record) -> str:
-    """The causes that were tried, what each gained, and the numbers of the chip it depends on."""
+    """The causes that were simulated, the gain of each, and the chip numbers it depends on."""
     kinds = {lane.kind for lane in trace_of(run).lanes}
     rows = [
         [found.words, _pipes_named(found, len(kinds) > 1), style.percent(found.share),
@@ -188,7 +188,7 @@ def _pipes_named(found: Bound, has_kinds: bool) -> str:
 
 
 def path(run: Record) -> str:
-    """What the end hangs on: micro-ops of the path, slack of pipes, and when cores were done."""
+    """What the end depends on: micro-ops of the path, slack of pipes, and when cores finished."""
     found = path_of(run)
     parts: list[list[Cell]] = [
         [f"{part.pipe} of {part.kind}", part.name, part.micro_ops, style.time_named(part.us),
@@ -230,11 +230,11 @@ def _crossings(found: CriticalPath) -> str:
 
 
 MOST_PARTS = 12
-"""Rows of a table; what comes after hardly counts."""
+"""The most rows of a table; the rest are small."""
 
 
 def waits(run: Record) -> str:
-    """Where the time of each of those pipes went."""
+    """Where the time of each of these pipes went."""
     rows = [
         [f"{row.core} ({row.kind})", row.pipe, row.reason, style.time_named(row.us),
          style.percent(row.share)]
@@ -245,7 +245,7 @@ def waits(run: Record) -> str:
 
 
 def rooflines(run: Record) -> str:
-    """What each memory, pipe and path allowed, and what was reached."""
+    """The attainable and the achieved performance for each memory, pipe and path."""
     rows = [
         [row.title, row.name, f"{row.intensity:.3g}", f"{row.ops_per_s / 1e12:.3g}",
          f"{row.allowed_ops_per_s / 1e12:.3g}", style.percent(row.share)]
@@ -256,7 +256,7 @@ def rooflines(run: Record) -> str:
 
 
 def devices(runs: Sequence[Record]) -> str:
-    """Every number of the chips, with its source; of several, those that differ are marked."""
+    """Every number of the chips, with its source; with several chips, differences are marked."""
     chips = _chips(runs)
     leaves = [numbers_of(chip) for _, chip in chips]
     names = dict.fromkeys(key for own in leaves for key in own)
@@ -282,7 +282,7 @@ def devices(runs: Sequence[Record]) -> str:
 
 
 def _chips(runs: Sequence[Record]) -> list[tuple[str, DeviceSpec]]:
-    """Each chip once, with its name; with letters of runs where others have the same name."""
+    """Each chip once, with its name, and with letters of runs if other chips have the same name."""
     found: list[tuple[list[str], DeviceSpec]] = []
     for letter, run in zip(letters(len(runs)), runs, strict=True):
         known = next((own for own, chip in found if chip == run.device), None)

@@ -1,12 +1,13 @@
-"""The timeline: what each pipe did when, one lane for each pipe that worked.
+"""The timeline: what each pipe did when, with one lane for each active pipe.
 
-A bar is solid while a micro-op holds its pipe, and light from then on until its result is there:
-the latency of a copy, the tail of a vector instruction. Flags and barriers do no work and are left
-out; they show as gaps. Micro-ops too short to be seen alone are one bar, as high as the share of
-the time that they hold the pipe. Cores that ran alike share their lanes.
+A bar is solid while a micro-op holds its pipe, and light from then on until its result is
+available: the latency of a copy, the tail of a vector instruction. Flags and barriers do no work
+and are left out; they show as gaps. Micro-ops too short to be visible alone are joined into one
+bar, as high as the share of the time that they hold the pipe. Cores with the same timeline share
+their lanes.
 
-An arrow is a flag that somebody stood waiting for: from the end of what had to be done first to the
-moment when the other pipe went on. Where there are too many to follow, none is drawn.
+An arrow is a flag for which a pipe stalled: it goes from the end of the work that had to come first
+to the time when the other pipe continued. If there are too many arrows to follow, none is drawn.
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ __all__ = ["PICTURE", "rows", "timeline"]
 
 BAR_HEIGHT = 0.8
 HEADER_HEIGHT = 0.6
-"""The line above each group of lanes, which names its cores, is so high; a lane is 1 high."""
+"""The height of the line above each group of lanes, which names its cores; a lane is 1 high."""
 
 HIGH = 0.9
-"""Bars that are lower than this share of the full height are explained."""
+"""If bars are lower than this share of the full height, the legend explains them."""
 
 MAX_ARROWS = 60
 MARGIN = 0.012
-"""The share of room right of where the run ends, for an arrow to its last moment."""
+"""The margin to the right of the end of the run, as a share, for an arrow to its last moment."""
 HALO_POINTS = 2.0
-"""Around a label, which an arrow may cross."""
+"""The outline of a label, which an arrow may cross."""
 ARROW = {
     "arrowstyle": "-|>,head_length=3.5,head_width=1.8",
     "color": style.INK,
@@ -76,11 +77,11 @@ def timeline(
 ) -> Axes:
     """Draw *subject*, a trace or a run, on *ax* or on a new figure.
 
-    The title begins with *name*, or with the operator and the chip of a run. *flags* off leaves the
-    arrows out. *cores* are the slowest of each kind unless given, as in other pictures; *start_us*
-    and *end_us* cut out a stretch, or go on beyond the end, so that a shorter run can be compared
-    with a longer one. Raises ValueError for cores that did not take part, for an empty stretch, and
-    for a run that was not timed or had nothing to do.
+    The title begins with *name*, or with the operator and the chip of a run. Without *flags* there
+    are no arrows. *cores* default to the slowest of each kind, as in other pictures; *start_us* and
+    *end_us* select a time window, which may extend beyond the end, so that a shorter run can be
+    compared with a longer one. Raises ValueError for cores that were not active, for an empty
+    window, and for a run that was not timed or had nothing to do.
     """
     trace = trace_of(subject)
     shown = window(trace, start_us, end_us)
@@ -112,7 +113,7 @@ def timeline(
 def _places(
     lanes: dict[LaneKey, list[Bar]],
 ) -> tuple[dict[LaneKey, float], list[tuple[str, float]], float]:
-    """The height of each lane, headers with theirs, and the height of all together."""
+    """The vertical position of each lane and header, and the total height."""
     places: dict[LaneKey, float] = {}
     headers: list[tuple[str, float]] = []
     depth = 0.0
@@ -135,7 +136,7 @@ def _draw_bars(ax: Axes, bars: list[Bar], y: float, step_us: float) -> None:
     light = style.tint(color)
     ax.broken_barh(tails, (top, BAR_HEIGHT), facecolor=light, linewidth=0, zorder=2)
     touching = [after.start_us - bar.free_us < step_us for bar, after in pairwise(bars)]
-    # The shortest micro-op is still seen, if only as a line; and a gap that is too small to be
+    # The shortest micro-op is still visible, if only as a line; and a gap that is too small to be
     # apart from others, between two bars that are several micro-ops, is left to their heights.
     ends = [max(bar.free_us, bar.start_us + 2 * step_us) for bar in bars]
     for index, (bar, after) in enumerate(pairwise(bars)):
@@ -152,7 +153,7 @@ def _draw_bars(ax: Axes, bars: list[Bar], y: float, step_us: float) -> None:
         zorder=3,
     )
     for patch, *beside in zip(drawn, [False, *touching], [*touching, False], strict=True):
-        # Whole pixels leave no seam between neighbours, but make bands out of lonely thin bars.
+        # Whole pixels leave no seam between neighbours, but turn isolated thin bars into bands.
         patch.set_snap(any(beside))
     apart = [
         after.start_us
@@ -173,7 +174,7 @@ def _draw_flags(
     least = (shown[1] - shown[0]) / STEPS
     window = {"start_us": shown[0], "end_us": shown[1], "least_us": least}
     found = [flag for lane in firsts for flag in rows_of_flags(trace, lane, **window)]
-    # Of cores that ran alike each sets flags for its own group, and the first awaits its own.
+    # Cores that share a lane set flags for their own groups; the first core waits for its own.
     found += crossings(trace, lanes, firsts)
     seen = [
         flag
@@ -208,13 +209,13 @@ def _draw_labels(ax: Axes, bars: list[Bar], y: float, end_us: float) -> None:
             color="black",
             clip_on=True,
             path_effects=[halo],
-            # Above the arrows, which it would be hidden by.
+            # Above the arrows, which would hide it.
             zorder=7,
         )
 
 
 def _draw_legend(ax: Axes, has_low_bars: bool) -> None:
-    """Say what solid, light and low mean, below the axis."""
+    """Write a legend of solid, light and low bars below the axis."""
     from matplotlib.patches import Patch
 
     dark = style.COLORS["scalar"]

@@ -1,8 +1,8 @@
 """The data of the interactive timeline of a report, as plain numbers and strings.
 
-Micro-ops of a body that calls share stand there once; times are differences, which compress well.
-Of a summary the micro-ops that are joined are there as well, in chunks that are unpacked where
-somebody looks at them.
+Micro-ops of a body that several calls share are stored once; times are differences, which compress
+well. For a summary, the joined micro-ops are stored as well, in chunks that are unpacked when the
+reader zooms in on them.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from npusim.trace.summary import Joined, Level, Part, Summary, level_of
 __all__ = ["MOST_SPANS", "has_details", "payload"]
 
 MOST_SPANS = 120_000
-"""Above it a page has a summary unless all is asked for: of that many micro-ops, a page has some
-megabytes, and a browser draws them while one drags."""
+"""With more micro-ops, a page has a summary by default: this many make a page of some megabytes,
+which a browser can still redraw while the reader drags."""
 MOST_HANDED = 20_000
-"""Flags between cores that a page has room for."""
+"""The most flags between cores on a page."""
 CHUNK_OPS = 1 << 16
-"""Joined micro-ops are packed so many at a time: a browser unpacks a chunk in some milliseconds."""
+"""Joined micro-ops per packed chunk: a browser unpacks a chunk in some milliseconds."""
 
 
 class _Words:
-    """Strings, each once, known by their numbers."""
+    """Strings, each stored once and referred to by its index."""
 
     def __init__(self) -> None:
         self.known: dict[str, int] = {}
 
     def number(self, word: str) -> int:
-        """The number of *word*."""
+        """The index of *word*."""
         return self.known.setdefault(word, len(self.known))
 
 
 def payload(trace: Trace, code: dict[Line, str], level: Level | None = None) -> dict[str, object]:
     """The lanes of *trace* at *level*, the slowest of each kind before the others.
 
-    By itself a summary is shown where there is no room for all.
+    The default is a summary if there is no room for all micro-ops.
     """
     bodies = _Bodies(code)
     level = level_of(trace, level, MOST_SPANS)
@@ -73,20 +73,20 @@ def payload(trace: Trace, code: dict[Line, str], level: Level | None = None) -> 
 
 
 def has_details(found: dict[str, object]) -> bool:
-    """Whether the page of this payload has every micro-op that its summary joins."""
+    """Whether the page with this payload has every micro-op that its summary joins."""
     lanes = found["lanes"]
     assert isinstance(lanes, list)
     return all(lane["details"] or not lane["is_joined"] for lane in lanes)
 
 
 def _sorted(trace: Trace) -> list[tuple[LaneTrace, tuple[int, ...]]]:
-    """Lanes with the cores that ran alike, those with the slowest of a kind first."""
+    """Lanes with the cores that share them, lanes with the slowest core of a kind first."""
     first = {lane.cores[0] for lane in slowest_lanes(trace)}
     return sorted(alike(trace), key=lambda group: (not set(group[1]) & first, group[1]))
 
 
 def _path(trace: Trace) -> dict[int, list[list[int]]]:
-    """First core of a lane -> its stretches of the critical path: pipe, since when, until when."""
+    """First core of a lane -> its spans of the critical path: pipe, start and end."""
     found: dict[int, list[list[int]]] = {}
     for step in steps(trace):
         own, pipe = found.setdefault(step.core, []), style.PIPES.index(step.pipe)
@@ -98,8 +98,8 @@ def _path(trace: Trace) -> dict[int, list[list[int]]]:
 
 
 def _handed(trace: Trace, groups: list[tuple[LaneTrace, tuple[int, ...]]]) -> list[list[int]]:
-    """Flags between lanes of the page: lane and pipe that raised each and when, lane and pipe that
-    stood still for it and until when. There are none where there is no room for all."""
+    """Flags between lanes of the page: lane and pipe that set each flag and when, lane and pipe
+    that stalled for it and until when. Empty if there is no room for all."""
     places = {core: place for place, (_, cores) in enumerate(groups) for core in cores}
     found = []
     for each in handed(trace.lanes, [lane for lane, _ in groups]):
@@ -119,12 +119,12 @@ class _Bodies:
         self.written: list[list[list[int]]] = []
         self.words = _Words()
         self.chunks = _Words()
-        """Packed times of joined micro-ops: cores that do the same share them."""
+        """Packed times of joined micro-ops, shared by cores that do the same."""
         self._code = code
         self._known: dict[tuple[Body, int, int], int] = {}
 
     def number(self, body: Body, own: slice) -> int:
-        """The number of the part *own* of *body*."""
+        """The index of the part *own* of *body*."""
         key = body, own.start, own.stop
         if key not in self._known:
             self._known[key] = len(self.written)
@@ -132,20 +132,20 @@ class _Bodies:
         return self._known[key]
 
     def has_room_for(self, program: Program) -> bool:
-        """Whether the page can hold every micro-op of *program* that differs from others."""
+        """Whether the page has room for every distinct micro-op of *program*."""
         rows = sum(len(body.ops) for body in program.leaves)
         return rows <= MOST_SPANS
 
     def joined(self, spans: list[Joined], detail: int) -> int:
-        """The number of a body of *spans*, which stand for micro-ops of their pipes.
+        """The index of a body of *spans*, which stand for micro-ops of their pipes.
 
-        *detail* is the number of the part that has these one by one, or -1.
+        *detail* is the index of the part that has these micro-ops one by one, or -1.
         """
         self.written.append([[*self._joined(span), detail] for span in spans])
         return len(self.written) - 1
 
     def calls(self, lane: LaneTrace, part: Part) -> list[list[int]]:
-        """Each call of a body in *part* of *lane*: the number of the body, and its shifts."""
+        """Each call of a body in *part* of *lane*: the index of the body, and its shifts."""
         return [
             [
                 self.number(call.body, own),
@@ -172,8 +172,8 @@ class _Bodies:
         ]
 
     def _joined(self, span: Joined) -> list[int]:
-        """The same of *span*, with its bytes of global memory; at last, how many cycles it held
-        its pipe."""
+        """The same for *span*, with its bytes of global memory; the last entry is the number of
+        cycles that it held its pipe."""
         text = self.words.number(span.text)
         return [style.PIPES.index(span.pipe), text, text, span.nbytes, -1, -1, -1, 0, span.held]
 
@@ -189,7 +189,7 @@ def _lane(
     calls: list[list[int]] = []
     times = []
     places = np.full(len(lane.program), NOBODY)
-    """Where each micro-op stands on the page, if it is shown."""
+    """The index of each micro-op on the page, if it is shown."""
     shown = []
     count = 0
     for part, spans in zip(parts, joined, strict=True):
@@ -226,7 +226,7 @@ class _Details:
 
     def __init__(self, lane: LaneTrace, bodies: _Bodies) -> None:
         self.written: list[list[object]] = []
-        """Of each part its chunk, where in it its micro-ops begin, its calls, and its number in
+        """For each part its chunk, the offset of its micro-ops in it, its calls, and its index in
         the program."""
         self._lane = lane
         self._bodies = bodies
@@ -234,7 +234,7 @@ class _Details:
         self._ops = CHUNK_OPS
 
     def add(self, part: Part) -> int:
-        """The number of *part* among those that are added."""
+        """The index of *part* among the added parts."""
         count = part.last - part.first
         if self._ops + count > CHUNK_OPS:
             self._rows.append([])
@@ -246,7 +246,7 @@ class _Details:
         return len(self.written) - 1
 
     def chunks(self) -> list[list[int]]:
-        """Of each chunk the number of its packed times, how many they are, and the first start."""
+        """For each chunk the index of its packed times, their count, and the first start."""
         if not self._rows:
             return []
         matched = matches(self._lane.program)
@@ -254,7 +254,7 @@ class _Details:
         return [self._chunk(rows, back) for rows in self._rows]
 
     def _chunk(self, rows: list[slice], back: NDArray[np.int64]) -> list[int]:
-        """The same of the micro-ops *rows*; *back* is how many before each wait its set stands."""
+        """The same for the micro-ops *rows*; *back* is the distance from each wait to its set."""
         lane = self._lane
         start, free, end, sets = (np.concatenate([each[own] for own in rows])
                                   for each in (lane.start, lane.free, lane.end, back))  # fmt: skip
@@ -265,9 +265,9 @@ class _Details:
 
 
 def _waits(lane: LaneTrace, places: NDArray[np.int64], words: _Words) -> list[list[int]]:
-    """Each wait that stands on the page: its place, that of its set, and what the flag carries.
+    """Each wait on the page: its index, the index of its set, and the meaning of the flag.
 
-    Those whose set does not stand there are left out; *places* are those of all micro-ops.
+    Waits whose set is not on the page are left out; *places* are the indices of all micro-ops.
     """
     if (places == NOBODY).all():
         return []

@@ -1,7 +1,7 @@
-"""Which way micro-ops move bytes, how many, and what they compute: the data of several pictures.
+"""The paths and bytes of micro-ops, and their operations: the data of several pictures.
 
-Paths are named as in a device file, `gm_to_ub`; whether the bytes of global memory lay in the L2 is
-known of whole cores only.
+Paths are named as in a device file, `gm_to_ub`; whether the bytes of global memory were in the L2
+is known only for whole cores.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ __all__ = [
 
 
 def path(op: MicroOp) -> str | None:
-    """The path that *op* moves bytes on; None if it computes or orders."""
+    """The path on which *op* moves bytes; None if it computes or synchronises."""
     return "_to_".join(ends(op)) if isinstance(op.work, Transfer) else None
 
 
 def moved(op: MicroOp) -> int:
-    """Bytes that *op* moves on its path: as they arrive, in global memory as they are asked for."""
+    """Bytes that *op* moves on its path, counted on arrival; for global memory, as requested."""
     place = global_operand(op)
     return place.nbytes if place else sum(target.nbytes for target in writes(op))
 
 
 @dataclass(slots=True)
 class Work:
-    """What all cores of a run did together."""
+    """The total work of all cores of a run."""
 
     path_bytes: dict[str, int] = field(default_factory=dict)
     pipe_bytes: dict[str, int] = field(default_factory=dict)
@@ -58,18 +58,18 @@ class Work:
     cube_ops: int = 0
     """A multiplication and an addition count as two."""
     cube_dtypes: dict[str, int] = field(default_factory=dict)
-    """Type that the cube multiplied -> operations."""
+    """Type of the operands of the cube -> operations."""
     vector_ops: int = 0
-    """One an element, two where it multiplies and adds."""
+    """One per element, two if the instruction multiplies and adds."""
     vector_bits: int = 16
-    """Widest element of the vector unit."""
+    """The widest element of the vector unit."""
     vector_read_bytes: int = 0
     vector_written_bytes: int = 0
 
 
 @remembered
 def work(trace: Trace) -> Work:
-    """Count what *trace* did; bodies that calls share are looked at once."""
+    """Count the work of *trace*; bodies that several calls share are visited once."""
     found = Work()
     for op, times in _counted(trace):
         way = path(op)
@@ -91,7 +91,7 @@ def work(trace: Trace) -> Work:
 
 
 def _counted(trace: Trace) -> Iterator[tuple[MicroOp, int]]:
-    """Every micro-op of a body, and how often all cores ran it."""
+    """Every micro-op of a body, and how often it ran on all cores together."""
     counts: dict[Body, int] = {}
     for lane in trace.lanes:
         for body in lane.program.called:
@@ -102,31 +102,31 @@ def _counted(trace: Trace) -> Iterator[tuple[MicroOp, int]]:
 
 
 def duration_s(trace: Trace) -> float:
-    """How long the slowest core takes."""
+    """The time of the slowest core."""
     return trace.cycles / trace.clock_hz
 
 
 Ints = NDArray[np.int64]
 Rates = NDArray[np.float64]
-"""Bytes a second in each of equal parts of a run, `(bins,)`."""
+"""Bytes per second in each of equal bins of a run, `(bins,)`."""
 _Moves = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
-"""First cycle, end, and bytes of each, `(moves,)`."""
+"""First cycle, end, and bytes of each move, `(moves,)`."""
 
 
 def series(
     trace: Trace, lanes: tuple[LaneTrace, ...], way: str, bins: int, limit: float | None = None
 ) -> Rates:
-    """Bytes a second on *way* in each of *bins* equal parts of the run, `(bins,)`.
+    """Bytes per second on *way* in each of *bins* equal parts of the run, `(bins,)`.
 
-    A copy moves its bytes evenly while it holds its pipe; what would be more than *limit* moves
-    before, see :func:`_within`.
+    A copy moves its bytes evenly while it holds its pipe; bytes above *limit* move earlier, see
+    :func:`_within`.
     """
     moves: list[_Moves] = []
     known: dict[Body, Ints] = {}
 
     def of_body(body: Body) -> Ints:
         if body not in known:
-            # What moves on another path, or nothing, is below any number of bytes.
+            # A micro-op on another path, or on none, has a value below any number of bytes.
             known[body] = np.array([moved(op) if path(op) == way else -1 for op in body], np.int64)
         return known[body]
 
@@ -139,7 +139,7 @@ def series(
 
 
 def fetched(trace: Trace, bins: int, limit: float | None = None) -> Rates:
-    """The same of what is read from global memory, lines whole: evenly while bytes are moved."""
+    """The same for reads from global memory, in whole lines, spread evenly over the moving time."""
     moves: list[_Moves] = []
     for lane in trace.lanes:
         copies = lane.copies
@@ -167,11 +167,11 @@ def _over_time(trace: Trace, moves: list[_Moves], bins: int, limit: float | None
 
 
 def _within(by_edge: Rates, most: Rates) -> Rates:
-    """Bytes that moved up to each edge, `(bins + 1,)`, where *most* could: no faster than that.
+    """Bytes moved up to each edge, `(bins + 1,)`, no faster than the limit *most* allows.
 
-    Cores that are simulated in step ask at one time for what cores apart ask for one after the
-    other, so that a link makes up for what it left unused. Here it moves these bytes as late before
-    as it can.
+    Cores that are simulated in lockstep request at one time what independent cores request one
+    after the other, so that a link makes up for unused time. Here the link moves these bytes
+    earlier, but as late as possible.
     """
     latest = most + np.maximum.accumulate((by_edge - most)[::-1])[::-1]
     return np.minimum(latest, most)

@@ -1,10 +1,10 @@
-"""What bounds a run, found by trying: the same programs on a chip a little faster in one respect.
+"""What bounds a run, found by simulating the programs on a chip slightly faster in one respect.
 
 The critical path proposes causes, the largest first. Each of them is made :data:`FACTOR` times as
-fast, in all the numbers of the chip that it depends on, and the same programs are timed once more.
-What that gains is the share of the cause. Where most of the time is left unexplained, the two
-causes whose gains fall furthest short of their part of the path are tried together: limits that tie
-gain only then.
+fast, in all the numbers of the chip that it depends on, and the same programs are timed again. The
+gain gives the share of the cause. If most of the time remains unexplained, the two causes whose
+gains fall furthest short of their share of the path are tried together: limits that tie gain only
+if both are raised.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from npusim.trace import Known, Trial
 __all__ = ["FACTOR", "MOST", "faster", "settings", "try_causes"]
 
 FACTOR = 1.05
-"""How many times as fast a cause is made: little enough that nothing else takes its place."""
+"""The speedup of a cause in a trial: so small that no other bottleneck takes its place."""
 MOST = 4
-"""How many causes are tried one by one."""
+"""The most causes that are tried one by one."""
 UNEXPLAINED = 0.2
-"""From this share of the time on that no cause alone gains, two are tried together."""
+"""If no single cause explains this share of the time, two are tried together."""
 CHIPS = 64
-"""How many chips made faster are held: a few causes of each chip of a sweep."""
+"""Size of the cache of faster chips: a few causes of each chip of a sweep."""
 BUSY = 0.5
-"""From this share of the time on, a link that all cores share is tried wherever the path leads."""
+"""A link that all cores share is tried if it is busy for this share of the time, on any path."""
 GROWS = ("_per_s", "bytes_per_cycle", "tiles_per_cycle")
-"""Ends of the names of numbers that are larger where a chip is faster; all others are smaller."""
+"""Suffixes of the names of numbers that are larger on a faster chip; all others are smaller."""
 
 
 def try_causes(run: Timed, time_us: Callable[[DeviceSpec], float]) -> tuple[Trial, ...]:
-    """The trials of *run*; *time_us* says how long its programs take on another chip.
+    """The trials of *run*; *time_us* returns the time of its programs on another chip.
 
     Raises ValueError for a run that was not timed or had nothing to do.
     """
@@ -46,7 +46,7 @@ def try_causes(run: Timed, time_us: Callable[[DeviceSpec], float]) -> tuple[Tria
     path = {bound.cause: bound.path_share for bound in found}
     before_us = sum(bound.path_us for bound in found)
     least = {cause: us / before_us for cause, us in least_us(trace_of(run), run.device).items()}
-    # A link that is busy most of the time may bound a run whose path leads elsewhere.
+    # A link that is busy most of the time may bound a run whose critical path does not show it.
     busy = {cause: share for cause, share in least.items() if share >= BUSY}
     most = {
         cause: max(path.get(cause, 0.0), busy.get(cause, 0.0))
@@ -77,7 +77,7 @@ def try_causes(run: Timed, time_us: Callable[[DeviceSpec], float]) -> tuple[Tria
 def _faster(
     spec: DeviceSpec, causes: tuple[Known, ...]
 ) -> tuple[float, dict[str, float], DeviceSpec] | None:
-    """*spec* with *causes* made faster: the part of their time that is gone, the numbers that
+    """*spec* with *causes* made faster: the share of their time that is saved, the numbers that
     differ, and the chip.
 
     None where no number can be changed.
@@ -87,30 +87,30 @@ def _faster(
     for cause in causes:
         own = settings(spec, cause, FACTOR)
         moved = {name: value for name, value in own.items() if value != before[name]}
-        # Numbers of a cycle or two cannot be a twentieth less: all of them become one less.
+        # Numbers of one or two cycles cannot be reduced by a twentieth, but by a whole cycle.
         values |= moved or {name: max(0, before[name] - 1) for name in own if before[name] > 0}
     if not values:
         return None
-    # A single whole number says by how much it really changed; of several, some changed by more
-    # and some by less than they should.
+    # A single whole number gives the exact change; of several, some changed by more and some by
+    # less than they should.
     removed = {1 - min(pair) / max(pair) for pair in ((before[key], values[key]) for key in values)}
     try:
         device = changed(spec, values)
     except SettingError:
-        return None  # the number is as low as a chip may have it
+        return None  # the number is already the lowest that a chip may have
     return (removed.pop() if len(removed) == 1 else 1 - 1 / FACTOR), values, device
 
 
 def faster(spec: DeviceSpec, cause: Known, factor: float) -> DeviceSpec:
-    """*spec* with every number that *cause* depends on so many times as fast."""
+    """*spec* with every number that *cause* depends on faster by this factor."""
     return changed(spec, settings(spec, cause, factor))
 
 
 def settings(spec: DeviceSpec, cause: Known, factor: float) -> dict[str, float]:
-    """What `--set` is given for that: the dotted keys of the numbers, and their values.
+    """The arguments of `--set` for that: the dotted keys of the numbers, and their values.
 
-    Whole numbers stay whole. What rounding adds to one of them is taken from the next, so that all
-    of them together are as fast as they should be.
+    Whole numbers stay whole. The rounding error of one of them is carried over to the next, so that
+    all of them together have the right speed.
     """
     found: dict[str, float] = {}
     left = 0.0

@@ -1,8 +1,8 @@
-"""The words of pages in English and Chinese, and the glossary that explains them.
+"""The texts of pages in English and Chinese, and the glossary that explains their terms.
 
-A page is written in English; `chinese.toml` has its texts in Chinese, and `words.js` changes one
-into the other. A text may have places, such as `bound by {cause}: {share} of {time}`, whose words
-are changed too; where a place ends in a star, a list stands there.
+A page is written in English; `chinese.toml` has the Chinese texts, and `words.js` replaces one
+by the other. A text may have placeholders, as in `bound by {cause}: {share} of {time}`, whose words
+are translated too; a placeholder that ends in a star stands for a list.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ __all__ = ["chinese", "words"]
 
 @cache
 def chinese() -> dict[str, str]:
-    """English -> Chinese, of all texts on pages."""
+    """English -> Chinese, for all texts on pages."""
     text = (files(__package__) / "chinese.toml").read_text(encoding="utf-8")
     return {en: zh for section in tomllib.loads(text).values() for en, zh in section.items()}
 
 
 def words() -> dict[str, object]:
-    """What a page holds of both: labels, and terms with all their spellings."""
+    """The data that a page holds for both: labels, and terms with all their spellings."""
     found = [asdict(term) | {"words": [term.name, *term.aliases]} for term in terms()]
     for term in found:
         del term["aliases"]

@@ -8,8 +8,8 @@
     )
     found.to_csv(), found.crossovers(), found.draw()
 
-A cell that is refused is a row with its message. Rows come in the order of settings, chips,
-templates and variables, the last of these the quickest, whatever the order in which they are done.
+A refused cell is a row with its message. Rows are in the order of settings, chips, templates and
+variables, of which the last changes fastest, regardless of the order in which they are computed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["CellProgress", "Outcome", "Row", "Sweep", "SweepError", "sweep"]
 
 CellProgress = Callable[[int, int], None]
-"""Called with how many calls are done, and of how many: equal cells are one call."""
+"""Called with the number of finished calls and the total: equal cells are one call."""
 
 
 def sweep(
@@ -61,27 +61,27 @@ def sweep(
 ) -> Sweep:
     """Time operator *op*, or the kernel FILE.py:FUNCTION, once for each cell.
 
-    *call* are its arguments, or a function that returns them for a value of each variable that
-    *over* names. *device* is a chip or several, *template* the name of a template, several, or
-    "all": the vendor's choice and each of the others that takes the call. *settings* change numbers
-    of the chips as :func:`npusim.devices.changed` does, each to one value or to several in turn.
-    *l2*, *icache* and *engine* are those of :func:`npusim.run`, and so is *cache*, a folder where
-    rows outlive the process.
+    *call* holds the arguments, or is a function that returns them for one value of each variable in
+    *over*. *device* is one chip or several, *template* the name of a template, several, or "all":
+    the vendor's choice and each other template that accepts the call. *settings* change numbers of
+    the chips like :func:`npusim.devices.changed`, each to one value or to several in turn. *l2*,
+    *icache* and *engine* are those of :func:`npusim.run`, and so is *cache*, a folder that stores
+    rows beyond the end of the process.
 
-    The work is done by *executor*, any of concurrent.futures, or else by *jobs* processes, one a
-    processor by default; 1 does all in this process. None of this changes a row. With processes a
-    script must keep its own calls below `if __name__ == "__main__"`. *resume* names a file for what
-    is done, from which the same call goes on; its owner removes it. *progress* hears how many calls
-    are done, and of how many; without it a notebook shows that itself.
+    The calls run on *executor*, any executor of concurrent.futures, or in *jobs* processes, by
+    default one per processor; 1 runs all in this process. None of this changes a row. With several
+    processes a script must have its own calls below `if __name__ == "__main__"`. *resume* names a
+    file for finished calls, from which the same sweep continues; its owner removes it. *progress*
+    is called with the number of finished calls and the total; by default a notebook shows them.
 
-    Raises SweepError for what is no sweep, a file of another one, and workers that are lost; what
-    :func:`npusim.run` raises for a call that no cell can make, and for an unknown operator or chip.
+    Raises SweepError for an invalid sweep, for the file of another sweep, and for lost workers; the
+    errors of :func:`npusim.run` if no cell can make the call, and for an unknown operator or chip.
     """
     chips = [device] if isinstance(device, str | os.PathLike | DeviceSpec) else list(device)
     over, settings = dict(over or {}), dict(settings or {})
     _check(over, settings, jobs)
     if engine == "auto":
-        engine_named()  # warns here, where it is read; workers say nothing
+        engine_named()  # warns here, where the user sees it; workers are silent
     options = Options(values=False, l2=l2, icache=icache, engine=engine, cache=cache)
     cells = cells_of(op, call, over, chips, template, settings, options)
     rows = _rows(cells, executor, jobs or os.cpu_count() or 1, resume, progress or notebook.shown())
@@ -95,7 +95,7 @@ def _rows(
     resume: str | os.PathLike[str] | None,
     progress: CellProgress | None,
 ) -> tuple[Row, ...]:
-    """Each cell with what came of it."""
+    """Each cell with its outcome."""
     keys = [None if cell.call is None else cell.call.key() for cell in cells]
     done = _done(cells, keys, executor, jobs, resume, progress)
     return tuple(
@@ -112,7 +112,7 @@ def _done(
     resume: str | os.PathLike[str] | None,
     progress: CellProgress | None,
 ) -> dict[str, Outcome]:
-    """What comes of each call, by its key; equal calls are made once."""
+    """The outcome of each call by its key; equal calls are simulated once."""
     every = {key: cell.call for key, cell in zip(keys, cells, strict=True) if key and cell.call}
     with ExitStack() as stack:
         kept = None

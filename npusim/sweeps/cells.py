@@ -1,4 +1,4 @@
-"""The cells of a sweep: each a call on a chip, with what distinguishes it from the others."""
+"""The cells of a sweep: each is a call on a chip, with what distinguishes it from the others."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from npusim.sweeps.errors import SweepError
 __all__ = ["ALL", "Arguments", "Call", "Cell", "Chip", "Settings", "cells_of", "word"]
 
 Arguments = Mapping[str, Any]
-"""Parameter -> its argument, as :func:`npusim.run` takes it."""
+"""Parameter -> its argument, as for :func:`npusim.run`."""
 Chip = str | os.PathLike[str] | DeviceSpec
 Settings = Mapping[str, Any]
-"""Key of a number of a chip -> what :func:`npusim.devices.changed` makes it, or several such."""
+"""Key of a number of a chip -> its value for :func:`npusim.devices.changed`, or several."""
 
 ALL = "all"
-"""The word for the vendor's own choice and every template that there is."""
+"""The word that stands for the vendor's choice and every other template."""
 MOST_CELLS = 100_000
-"""More is a slip, as of a size written for a number of steps."""
+"""The most cells: more are a mistake, such as a size instead of a number of steps."""
 MOST_SOURCE_BYTES = 1 << 24
-"""The file of a custom kernel has at most so many."""
+"""The most bytes in the file of a custom kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a worker is given: an operator, its arguments, a chip without its sources, and how."""
+    """The task for a worker: an operator, its arguments, a chip without its sources, options."""
 
     op: str
     arguments: dict[str, Any]
@@ -52,7 +52,7 @@ class Call:
     options: Options
 
     def key(self) -> str:
-        """A digest of all that the times depend on, npusim itself apart.
+        """A digest of everything that the times depend on, except npusim itself.
 
         Raises TypeError for arguments that cannot be distinguished by their contents.
         """
@@ -66,17 +66,17 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One call of a sweep, or why there is none."""
+    """One call of a sweep, or the reason why there is none."""
 
     device: str
     asked: str | None
-    """The template that is named; None leaves it to the vendor's rules."""
+    """The requested template; None follows the vendor's rules."""
     settings: dict[str, str | float]
     variables: dict[str, Any]
     arguments: dict[str, str]
     """Parameter -> its argument in words."""
     is_tried: bool
-    """Whether the template is one of all, so that it may refuse what another one takes."""
+    """Whether it comes from "all", so that it may refuse a call that another template accepts."""
     call: Call | None
     refusal: str | None
 
@@ -132,12 +132,12 @@ def _cell(
     return Cell(device, asked, settings, variables, words, is_tried, call, refusal)
 
 
-# ---- what cells differ in ----
+# ---- differences between cells ----
 
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """What could not be made, and why."""
+    """A cell that could not be created, and the reason."""
 
     reason: str
     device: str = ""
@@ -151,7 +151,7 @@ def _several(value: Any) -> Sequence[object]:
 def _asked(
     operator: ops.Operator, template: str | Sequence[str] | None
 ) -> list[tuple[str | None, bool]]:
-    """The templates to ask for, None for the vendor's choice, and whether each is only tried."""
+    """The templates to request, None for the vendor's choice, and whether each is only tried."""
     if template is None:
         return [(None, False)]
     if template == ALL:
@@ -179,7 +179,7 @@ def _chips(
 ) -> list[tuple[dict[str, Any], DeviceSpec | _Refused]]:
     """Every chip with every one of *ways* to set its numbers.
 
-    Raises SettingError where no chip can be set so, DeviceError where there is no such chip.
+    Raises SettingError if no chip accepts the settings, DeviceError for an unknown chip.
     """
     specs: dict[str, DeviceSpec] = {}
     for spec in map(devices.load, chips):
@@ -206,7 +206,7 @@ def _chips(
 
 
 def _bare(spec: DeviceSpec, name: str) -> DeviceSpec:
-    """*spec* under its first name and without its sources, on which no time depends."""
+    """*spec* with its canonical name and without its sources, which do not affect times."""
     return spec.model_copy(update={"name": name, "sources": {}})
 
 
@@ -215,7 +215,7 @@ def _calls(
 ) -> list[tuple[dict[str, object], dict[str, object] | _Refused]]:
     """The variables of every call with its arguments.
 
-    Raises what *call* does first, if it always does.
+    Raises the first error of *call* if every call fails.
     """
     found: list[tuple[dict[str, Any], dict[str, Any] | _Refused]] = []
     first: Exception | None = None
@@ -232,11 +232,11 @@ def _calls(
     return found
 
 
-# ---- in words, and as keys ----
+# ---- arguments as text and as keys ----
 
 
 def word(value: object) -> str:
-    """An argument in the words of `npusim run`, its values left out.
+    """An argument in the syntax of `npusim run`, without its values.
 
     >>> word(TensorSpec((8, 16), "float16", "FRACTAL_NZ"))
     'spec:8x16:float16:layout=FRACTAL_NZ'
@@ -257,7 +257,7 @@ def word(value: object) -> str:
 
 
 def _frozen(value: object) -> object:
-    """*value* for :func:`npusim.run.memory_cache.key_of`: lists as tuples, tensors in parts."""
+    """*value* for :func:`npusim.run.memory_cache.key_of`: lists as tuples, tensors as parts."""
     if isinstance(value, Mapping):
         return {name: _frozen(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
@@ -266,7 +266,7 @@ def _frozen(value: object) -> object:
 
 
 def _source(op: str) -> bytes:
-    """A digest of the file of a custom kernel; nothing for an operator."""
+    """A digest of the file of a custom kernel; empty for an operator."""
     if ":" not in op:
         return b""
     return sha256(content(Path(op.rpartition(":")[0]), MOST_SOURCE_BYTES)).digest()

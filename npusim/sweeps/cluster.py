@@ -18,15 +18,15 @@ __all__ = ["cluster"]
 ADDRESS = r"(?:(?:tcp|tls|ws|wss|ucx)://)?[^\s:/]+:[0-9]{1,5}"
 TALKERS = ("distributed", "tornado", "asyncio")
 PATIENCE_S = 10.0
-"""For the scheduler to answer, and for a first worker to be there."""
+"""Time for the scheduler to answer, and for the first worker to appear."""
 
 
 @contextmanager
 def cluster(address: str, patience_s: float = PATIENCE_S) -> Iterator[Executor]:
     """The workers of the Dask scheduler at *address*, such as tcp://10.0.0.5:8786.
 
-    Raises SweepError unless it answers within *patience_s* seconds, with workers that run this
-    very npusim, and where it is lost while they work.
+    Raises SweepError unless it answers within *patience_s* seconds, with workers that run the same
+    npusim, and if the connection is lost while they work.
     """
     try:
         from distributed import Client
@@ -57,7 +57,7 @@ def _connected(make: Any, address: str, patience_s: float) -> Iterator[Any]:
         )
     try:
         client = make(address, timeout=patience_s, set_as_default=False)
-    except Exception as error:  # whatever the transport of the address raises
+    except Exception as error:  # any error that the transport of the address raises
         raise SweepError(
             f"sweep: --dask must be the address of a scheduler that answers, not {address}: "
             f"{_first_line(error)}; start one with dask scheduler, or leave --dask out"
@@ -78,7 +78,7 @@ def _check_workers(client: Any, address: str, patience_s: float) -> None:
         ) from None
     try:
         digests = client.run(own_digest, with_built=False).values()
-    except Exception as error:  # whatever a worker without npusim makes of it
+    except Exception as error:  # any error of a worker without npusim
         raise SweepError(
             f"sweep: the workers of {address} must run this very npusim, but: "
             f"{_first_line(error)}; install the same there"
@@ -96,7 +96,7 @@ def _first_line(error: Exception) -> str:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Keep Dask's own lines off the terminal: what matters becomes a message of ours."""
+    """Suppress the log lines of Dask: important ones become messages of npusim."""
     # Dask sets the level of each of its loggers.
     names = [name for name in logging.root.manager.loggerDict if name.startswith(TALKERS)]
     before = {logger: logger.level for logger in map(logging.getLogger, names)}

@@ -1,4 +1,4 @@
-"""Lines of a sweep over its longest row of numbers, and where another line becomes the fastest."""
+"""Lines of a sweep over its axis, and the crossovers where another line becomes the fastest."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["Crossover", "Leaders", "Line", "axis_of", "crossovers", "label_of", 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Times over the axis, all else being the same."""
+    """Times over the axis, with everything else fixed."""
 
     coordinates: dict[str, object]
-    """What it may differ in from other lines."""
+    """The coordinates in which it may differ from other lines."""
     times_us: dict[int | float, float]
-    """Value of the axis -> the time there, in rising order; refused cells are left out."""
+    """Value of the axis -> the time there, in ascending order, without refused cells."""
 
     @property
     def label(self) -> str:
@@ -29,17 +29,17 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Crossover:
-    """Where, of lines that differ in one thing alone, another one becomes the fastest."""
+    """A crossover: among lines that differ in one coordinate, another one becomes the fastest."""
 
     among: dict[str, object]
     """What they have in common."""
     along: str
-    """What they differ in: device, template, the key of a setting, or a variable."""
+    """The coordinate in which they differ: device, template, a setting, or a variable."""
     axis: str
     until: int | float
     """The last value of the axis at which *slower* is the fastest."""
     at: int | float
-    """The next value, at which *faster* is."""
+    """The next value, at which *faster* is the fastest."""
     slower: str
     faster: str
     time_us: float
@@ -55,16 +55,16 @@ class Crossover:
 
 @dataclass(frozen=True, slots=True)
 class Leaders:
-    """Which of lines that differ in one thing alone is the fastest, at each value tried."""
+    """The fastest line at each value, among lines that differ in one coordinate."""
 
     among: dict[str, object]
     """What they have in common."""
     axis: str
-    """What the axis is called: `rows of x`."""
+    """The label of the axis: `rows of x`."""
     values: tuple[int | float, ...]
-    """All that were tried, in rising order."""
+    """All simulated values, in ascending order."""
     fastest: dict[str, tuple[int | float, ...]]
-    """Line -> where it is the fastest; the one that is so most often first."""
+    """Line -> where it is the fastest; the most frequent winner first."""
 
     def __str__(self) -> str:
         where = f" ({_words(self.among)})" if self.among else ""
@@ -77,7 +77,7 @@ class Leaders:
         return f"{', '.join(parts)}; {most} at all others tried{where}"
 
     def stretches(self, name: str) -> str:
-        """Where *name* is the fastest, neighbours in short: `1 to 8, 32`."""
+        """Where *name* is the fastest, with ranges of neighbours: `1 to 8, 32`."""
         places = [self.values.index(value) for value in self.fastest[name]]
         runs: list[list[int]] = []
         for place in places:
@@ -90,7 +90,7 @@ class Leaders:
 
 
 def _words(coordinates: dict[str, object]) -> str:
-    """Chips and templates by their names, and what else there is behind its own."""
+    """Chips and templates by their names, other coordinates as key and value."""
     named = "device", "template"
     parts = (
         str(value) if name in named else f"{name} = {value}" for name, value in coordinates.items()
@@ -99,7 +99,7 @@ def _words(coordinates: dict[str, object]) -> str:
 
 
 def axis_of(sweep: Rows) -> str | None:
-    """The variable of numbers with the most values, two at least; the first of several."""
+    """The numeric variable with the most values, at least two; the first if several tie."""
     found: str | None = None
     most = 1
     for name in sweep.variables:
@@ -115,7 +115,7 @@ def _is_number(row: Any, name: str) -> bool:
 
 
 def lines(sweep: Rows) -> tuple[Line, ...]:
-    """A line for each combination of what varies besides the axis, in the order of the rows."""
+    """A line for each combination of the other coordinates, in the order of the rows."""
     axis = axis_of(sweep)
     found: dict[tuple[str, ...], Line] = {}
     for row in sweep.rows:
@@ -132,9 +132,9 @@ def lines(sweep: Rows) -> tuple[Line, ...]:
 
 
 def label_of(sweep: Rows, name: str) -> str:
-    """What the variable *name* is called: of one that is an extent of its tensor, which one.
+    """The label of the variable *name*: if it is an extent of its tensor, which one.
 
-    A variable without a name bears that of the tensor whose shape it stands in.
+    A variable without a name has the name of the tensor in whose shape it is.
     """
     shapes = [_shape(row.cell.arguments.get(name, "")) for row in sweep.rows]
     values = [row.cell.variables[name] for row in sweep.rows]
@@ -146,13 +146,13 @@ def label_of(sweep: Rows, name: str) -> str:
 
 
 def _shape(word: str) -> tuple[int, ...]:
-    """The shape of an argument in words: `spec:8x16:float16`."""
+    """The shape in the text of an argument: `spec:8x16:float16`."""
     found = re.match(r"spec:(\d+(?:x\d+)*):", word)
     return tuple(map(int, found[1].split("x"))) if found else ()
 
 
 def leaders(sweep: Rows) -> tuple[Leaders, ...]:
-    """Which is the fastest where, of lines that differ in a chip, a template or a setting."""
+    """Which line is the fastest where, for lines that differ in a chip, a template or a setting."""
     axis = axis_of(sweep)
     if axis is None:
         return ()
@@ -170,9 +170,9 @@ def leaders(sweep: Rows) -> tuple[Leaders, ...]:
 
 
 def crossovers(sweep: Rows) -> tuple[Crossover, ...]:
-    """Every crossover of lines that differ in a chip, a template, a setting or a variable of words.
+    """Every crossover of lines that differ in a chip, a template, a setting or a text variable.
 
-    The vendor's choice, one of the templates, does not compete with these.
+    The vendor's choice is one of the templates, so it does not compete with them.
     """
     axis = axis_of(sweep)
     if axis is None:
@@ -184,7 +184,7 @@ def crossovers(sweep: Rows) -> tuple[Crossover, ...]:
 
 
 def _compared(sweep: Rows, axis: str) -> Iterator[tuple[str, dict[str, object], list[Line]]]:
-    """What lines differ in alone, what they have in common, and these lines, two at least."""
+    """The only coordinate in which lines differ, what they have in common, and the lines (>= 2)."""
     every = lines(sweep)
     for along in sweep.varied:
         if along == axis or (along in sweep.variables and _all_numbers(sweep, along)):
@@ -199,7 +199,7 @@ def _all_numbers(sweep: Rows, name: str) -> bool:
 
 
 def _groups(every: tuple[Line, ...], along: str) -> Iterator[tuple[dict[str, object], list[Line]]]:
-    """Lines that differ in *along* alone, with what they have in common."""
+    """Lines that differ only in *along*, with what they have in common."""
     found: dict[tuple[str, ...], tuple[dict[str, Any], list[Line]]] = {}
     for line in every:
         if along == "template" and line.coordinates[along] == VENDOR:
@@ -217,7 +217,7 @@ def _of_group(
     for at in sorted({value for line in group for value in line.times_us}):
         best = _fastest(group, at)
         if leader is None or at not in leader.times_us:
-            leader = best  # one that takes no call here crosses no other
+            leader = best  # a line that accepts no call here crosses no other
         if best.times_us[at] < leader.times_us[at]:
             if _led(leader, best, at):
                 slower, faster = (str(line.coordinates[along]) for line in (leader, best))
@@ -228,7 +228,7 @@ def _of_group(
 
 
 def _led(leader: Line, other: Line, before: float) -> bool:
-    """Whether *leader* was truly faster than *other* somewhere below *before*."""
+    """Whether *leader* was strictly faster than *other* somewhere below *before*."""
     return any(
         time_us < other.times_us[value]
         for value, time_us in leader.times_us.items()
@@ -237,6 +237,6 @@ def _led(leader: Line, other: Line, before: float) -> bool:
 
 
 def _fastest(group: list[Line], value: float) -> Line:
-    """The fastest at *value*, the first of equals."""
+    """The fastest line at *value*, the first if several tie."""
     there = (line for line in group if value in line.times_us)
     return min(there, key=lambda line: line.times_us[value])

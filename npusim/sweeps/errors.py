@@ -1,4 +1,4 @@
-"""What stops a whole sweep; what stops one of its cells stands in that cell's row."""
+"""Errors that stop a whole sweep; an error of one cell is part of the row of that cell."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ __all__ = ["SweepError"]
 
 
 class SweepError(ValueError):
-    """A sweep is not one that can be run, or cannot go on."""
+    """A sweep is invalid, or cannot continue."""

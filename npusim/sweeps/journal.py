@@ -1,8 +1,8 @@
-"""What a sweep has done so far, in a file from which the same sweep goes on.
+"""The finished calls of a sweep, in a file from which the same sweep can continue.
 
-The first line says which sweep it is and of which npusim, and each further one is a call that is
-done, behind its own digest: a line that was changed is refused. Lines are only ever added; a last
-one that was cut short, as the process was killed, is done again.
+The first line identifies the sweep and the npusim, and each further line is a finished call after
+its digest: a modified line is refused. Lines are only appended; if the last one was cut short
+because the process was killed, its call is repeated.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ except ImportError:  # pragma: no cover
 __all__ = ["Journal", "journal_at", "remove"]
 
 MARK = "npusim sweep 2"
-"""Begins every file of ours; the number is that of what follows."""
+"""The start of every journal; the number is the version of the format."""
 MOST_BYTES = 1 << 30
-"""A hundred thousand calls of half a kilobyte are 50 MB."""
+"""The largest file: a hundred thousand calls of half a kilobyte are 50 MB."""
 DIGEST_DIGITS = 16
-"""Of a line, in hexadecimal; it is to show a damaged one, not a forged one."""
+"""Hexadecimal digits of the digest of a line, which detects damage, not forgery."""
 
 
 class Head(BaseModel):
@@ -50,11 +50,11 @@ class Journal:
 
     def __init__(self, path: Path, file: FileIO, done: dict[str, Outcome]) -> None:
         self.path, self.done = path, done
-        """Key of a call -> what came of it."""
+        """Key of a call -> its outcome."""
         self._file = file
 
     def add(self, key: str, outcome: Outcome) -> None:
-        """Note what came of the call with *key*."""
+        """Record the outcome of the call with *key*."""
         self.done[key] = outcome
         line = Line(key=key, outcome=outcome).model_dump_json().encode()
         try:
@@ -65,10 +65,10 @@ class Journal:
 
 @contextmanager
 def journal_at(path: Path, keys: Sequence[str]) -> Iterator[Journal]:
-    """The file at *path* of the sweep whose calls have these *keys*; it is made if need be.
+    """The file at *path* of the sweep whose calls have these *keys*; it is created if necessary.
 
-    Raises SweepError, and leaves what is there as it is, unless the same sweep has left it; and
-    where another process writes it.
+    Raises SweepError, without changing the file, if it does not belong to the same sweep, and if
+    another process is writing it.
     """
     head = Head(
         file=MARK,
@@ -80,7 +80,7 @@ def journal_at(path: Path, keys: Sequence[str]) -> Iterator[Journal]:
         write(path, lambda new: new.write_bytes(line), "sweep")
     with ExitStack() as stack:
         try:
-            opened(path).close()  # refuses what is no regular file
+            opened(path).close()  # refuses anything but a regular file
             file = stack.enter_context(FileIO(path, "r+"))
             _lock(file, path)
             done, end = _read(path, head)
@@ -92,7 +92,7 @@ def journal_at(path: Path, keys: Sequence[str]) -> Iterator[Journal]:
 
 
 def remove(path: Path) -> None:
-    """Remove the file at *path*, whose sweep is done."""
+    """Remove the file at *path*, whose sweep has finished."""
     with suppress(FileNotFoundError):
         path.unlink()
 
@@ -117,7 +117,7 @@ def _lock(file: FileIO, path: Path) -> None:
 
 
 def _read(path: Path, head: Head) -> tuple[dict[str, Outcome], int]:
-    """The calls that are done, and the end of the last whole line, in bytes."""
+    """The finished calls, and the end of the last complete line, in bytes."""
     text = content(path, MOST_BYTES)
     end = text.rfind(b"\n") + 1
     first, *rest = text[:end].split(b"\n")

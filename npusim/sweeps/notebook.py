@@ -1,4 +1,4 @@
-"""How far a sweep is, in a notebook: a line that is written again."""
+"""The progress of a sweep in a notebook: a line that is overwritten."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["shown"]
 
 
 def shown() -> Callable[[int, int], None] | None:
-    """What shows how many cells are done, where a notebook runs; elsewhere None."""
+    """A function that shows the number of finished cells in a notebook; elsewhere None."""
     python = sys.modules.get("IPython")
     shell: Any = None if python is None else python.get_ipython()
     if shell is None or not hasattr(shell, "kernel"):

@@ -18,14 +18,14 @@ __all__ = ["PAGE", "glimpse", "page"]
 
 PAGE = "sweep.html"
 MOST_NAMES = 2
-"""The screen has room for so many of those that compete."""
+"""The most competing lines on the first screen."""
 MOST_SENTENCES = 6
 MOST_ROWS = 2000
 HERE = "npusim.reports"
 
 
 def page(sweep: Rows) -> str:
-    """The whole page; raises ValueError where every cell was refused."""
+    """The whole page; raises ValueError if every cell was refused."""
     picture = svg_of(figure_of(sweep), "sweep")
     label = f'<svg role="img" aria-label="{escape(sweep.op)}: times"'
     found = leaders(sweep)
@@ -44,7 +44,7 @@ def page(sweep: Rows) -> str:
 
 
 def glimpse(line: str, sweep: Rows) -> str:
-    """A sweep as a notebook shows it: *line*, the picture, and which is the fastest where."""
+    """A sweep as a notebook shows it: *line*, the picture, and which line is the fastest where."""
     lines = [line, *_sentences(leaders(sweep))]
     text = "".join(f"<p>{escape(each)}</p>" for each in lines)
     if all(row.outcome.time_us is None for row in sweep.rows):
@@ -53,7 +53,7 @@ def glimpse(line: str, sweep: Rows) -> str:
 
 
 def _about(sweep: Rows) -> str:
-    """What all cells have in common, and what they differ in."""
+    """The common properties of all cells, and the properties in which they differ."""
     cell = sweep.rows[0].cell
     given = (f"{name} {word}" for name, word in cell.arguments.items() if _is_fixed(sweep, name))
     varied = f"varied: {', '.join(_named(sweep, name) for name in sweep.varied)}"
@@ -70,7 +70,7 @@ def _named(sweep: Rows, name: str) -> str:
 
 
 def _tiles(sweep: Rows, found: Sequence[Leaders]) -> list[tuple[str, str]]:
-    """How often each of the first that compete is the fastest, or else the extremes; the cells."""
+    """How often each competing line is the fastest, or else the extreme times; the cells."""
     timed = sorted(
         (row for row in sweep.rows if row.outcome.time_us is not None),
         key=lambda row: row.outcome.time_us or 0.0,

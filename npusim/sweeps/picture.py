@@ -18,12 +18,12 @@ __all__ = ["PICTURE", "draw", "figure_of", "write"]
 
 PICTURE = "sweep.png"
 WIDTH_INCHES, LEAST_INCHES, LINE_INCHES = 10.0, 5.0, 0.24
-"""The picture's width, the height of one with lines, and that of a line of its legend, or a bar."""
+"""The width, the height with lines, and the height of an entry of the legend, or of a bar."""
 WIDE = 12
-"""From this ratio of the largest to the smallest number on an axis is logarithmic."""
+"""If the ratio of the largest to the smallest number is at least this, an axis is logarithmic."""
 MOST_TICKS = 10
 LONG_US = 1e4
-"""From here on times are easier to read in milliseconds."""
+"""From this time on, milliseconds are easier to read."""
 
 
 def write(sweep: Rows, folder: Path) -> str:
@@ -33,7 +33,7 @@ def write(sweep: Rows, folder: Path) -> str:
 
 
 def figure_of(sweep: Rows) -> Figure:
-    """The picture on a new figure, as high as it must be."""
+    """The picture on a new figure of the required height."""
     from matplotlib.figure import Figure
 
     if axis_of(sweep):
@@ -48,9 +48,9 @@ def figure_of(sweep: Rows) -> Figure:
 def draw(sweep: Rows, *, ax: Axes | None = None) -> Axes:
     """Draw the times of *sweep* on *ax*, or on a new figure.
 
-    Over the variable with the most numbers there is a line for all else that varies, and a ring
-    where another line becomes the fastest; without such a variable there is a bar a cell. Raises
-    ValueError where every cell was refused.
+    The axis is the variable with the most numbers; there is a line for each combination of the
+    others, and a ring where another line becomes the fastest. Without such a variable there is one
+    bar per cell. Raises ValueError if every cell was refused.
     """
     if not _timed(sweep):
         raise ValueError(
@@ -92,7 +92,7 @@ def _lines(ax: Axes, sweep: Rows, axis: str) -> None:
     marked, name = crossovers(sweep), label_of(sweep, axis)
     values = sorted({value for line in every for value in line.times_us})
     for at in sorted({each.at for each in marked}):
-        # Along the bottom, where no line is; in the right half to the left, so as to stay inside.
+        # Along the bottom, where no line is; in the right half it extends to the left, to fit.
         is_right = values.index(at) > len(values) / 2
         ax.axvline(at, color=style.INK, linewidth=0.8, linestyle=":", zorder=1)
         ax.annotate(
@@ -137,7 +137,7 @@ def _line(ax: Axes, line: Line, place: int, *, has_label: bool) -> None:
     ax.plot(
         *(list(line.times_us), list(line.times_us.values())),
         color=style.tint(color) if is_choice else color,
-        # The vendor's choice lies behind the template that it is.
+        # The vendor's choice is drawn behind the line of the template that it chose.
         linewidth=7 if is_choice else 1.6,
         marker=None if is_choice and len(line.times_us) > 1 else marker,
         markersize=0 if len(line.times_us) > 40 else 5,
@@ -174,7 +174,7 @@ def _scale_up(ax: Axes, times: list[float]) -> None:
 
 
 def _numbered(axis: Axis, longest_us: float) -> str:
-    """Write the numbers of *axis* in the unit that is returned: in milliseconds if it is long."""
+    """Write the numbers of *axis*, and return the unit: milliseconds if the axis is long."""
     from matplotlib.ticker import FuncFormatter
 
     unit, us = ("ms", 1e3) if longest_us >= LONG_US else ("us", 1.0)
@@ -183,7 +183,7 @@ def _numbered(axis: Axis, longest_us: float) -> str:
 
 
 def _legend(ax: Axes, *, has_rings: bool) -> None:
-    """Name the lines on the right of the picture, and what a ring is."""
+    """Write a legend of lines and rings to the right of the picture."""
     from matplotlib.lines import Line2D
 
     marks, _ = ax.get_legend_handles_labels()

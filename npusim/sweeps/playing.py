@@ -1,4 +1,4 @@
-"""Calls timed: here, in processes of this machine, or by any executor of concurrent.futures."""
+"""Time calls: here, in processes of this machine, or on any executor of concurrent.futures."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ __all__ = ["Line", "Outcome", "Work", "answered", "played", "timed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a call took, or why it was refused."""
+    """The times of a call, or the reason why it was refused."""
 
     time_us: float | None = None
     """The Task Duration of all kernels of the call."""
     launch_us: float | None = None
     cycles: int | None = None
-    """Cycles of the slowest core of the operator's own kernel."""
+    """Cycles of the slowest core of the operator's main kernel."""
     template: str | None = None
     reason: str | None = None
-    """Why that template."""
+    """The reason for the choice of template."""
     block_dim: int | None = None
     gm_bytes: int | None = None
     l2_bytes: int | None = None
-    """What its own kernel moves from and to global memory, and the L2."""
+    """The bytes that its main kernel moves from and to global memory, and the L2."""
     why: str | None = None
-    """What bounds it."""
+    """Its bottleneck."""
     error: str | None = None
 
 
 class Line(BaseModel):
-    """A call that is done, as it is written to files."""
+    """A finished call, as it is written to files."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -62,22 +62,22 @@ class Line(BaseModel):
 Work = tuple[str, Call]
 """A call with its key."""
 Answer = tuple[bytes, list[Outcome]]
-"""The digest of the npusim that answers, and what it found."""
+"""The digest of the npusim that answers, and the outcomes it found."""
 IN_FLIGHT = 1024
-"""Tasks that an executor has at once: more than most clusters have threads."""
+"""The most pending tasks of an executor: more than most clusters have threads."""
 BATCH = 16
 MOST_CALLS = 32
-"""Calls of a task, to hand over which takes about as long whether it has one or ten."""
+"""The most calls in a task: submitting one call takes about as long as submitting ten."""
 TASK_S = 0.25
-"""After so long a task returns what it has done, and the rest is handed out anew."""
+"""After this time a task returns its finished calls, and the rest is submitted again."""
 ALONE_S = 2.0
-"""About what a process takes to start: what is done by then is done without any."""
+"""About the time to start a process: calls that finish within it need no process."""
 TRIES = 3
-"""Times that processes of this machine are started, where one ends that should not."""
+"""The most times that local processes are started, if one of them dies."""
 
 
 def answered(task: bytes) -> Answer:
-    """The outcomes of the first calls of *task*, a pickled list of Work; of one at least."""
+    """The outcomes of the first calls, at least one, of *task*, a pickled list of Work."""
     end_s = monotonic() + TASK_S
     found: list[Outcome] = []
     for work in pickle.loads(task):
@@ -88,8 +88,8 @@ def answered(task: bytes) -> Answer:
 
 
 def timed(key: str, call: Call) -> Outcome:
-    """What comes of *call*, as the folder for times has it under *key*, or simulated anew."""
-    # A custom kernel may have looked at anything.
+    """The outcome of *call*, from the cache folder under *key*, or simulated now."""
+    # A custom kernel may have read anything.
     stored = None if ":" in call.op else stored_in(call.options.cache)
     line = stored.line(key) if stored else None
     if line is not None:
@@ -100,7 +100,7 @@ def timed(key: str, call: Call) -> Outcome:
     try:
         outcome = _timed(call)
     except MemoryError:
-        # Another machine may have more.
+        # Another machine may have more memory.
         return Outcome(error="sweep: a call must fit into memory; give it fewer elements")
     if stored:
         stored.add_line(key, Line(key=key, outcome=outcome).model_dump_json().encode())
@@ -108,11 +108,11 @@ def timed(key: str, call: Call) -> Outcome:
 
 
 def _timed(call: Call) -> Outcome:
-    """Time *call*; a refusal is an outcome, too."""
-    # What is stored of a sweep are its rows.
+    """Time *call*; a refusal is also an outcome."""
+    # A sweep stores only its rows.
     options = replace(call.options, values=False, cache=False)
     with warnings.catch_warnings():
-        # The row says what came out, and nobody reads what a worker prints.
+        # The row holds the outcome, and nobody reads the output of a worker.
         for category in (DocumentWarning, SlowEngineWarning):
             warnings.simplefilter("ignore", category)
         try:
@@ -136,15 +136,15 @@ def _outcome(run: Result) -> Outcome:
 
 
 Pending = dict[Future[Answer], list[Work]]
-"""What an executor has at hand."""
+"""The resources of an executor."""
 Outcomes = Generator[tuple[str, Outcome], None, None]
 
 
 def played(work: Sequence[Work], executor: Executor | None, jobs: int) -> Outcomes:
-    """The outcome of each call of *work* by its key, as they come: by *executor*, or by *jobs*
-    processes here, which start where the work takes longer than they do.
+    """The outcome of each call of *work* by its key, as they finish: on *executor*, or in *jobs*
+    local processes, which are started only if the work takes longer than starting them.
 
-    Raises SweepError where workers are lost, or have another npusim.
+    Raises SweepError if workers are lost, or have another npusim.
     """
     if executor is not None:
         return _given(work, executor)
@@ -172,7 +172,7 @@ def _in_processes(work: Sequence[Work], jobs: int) -> Outcomes:
                     yield key, outcome
             return
         except BrokenExecutor:
-            continue  # a process was killed: for want of memory, say
+            continue  # a process was killed, for example because memory ran out
     raise SweepError(
         f"sweep: processes must live until their calls are done, but {TRIES} times one was killed "
         f"with {len(left)} calls left, perhaps for want of memory; take fewer jobs, and keep calls "
@@ -197,19 +197,19 @@ def _given(work: Iterable[Work], executor: Executor) -> Outcomes:
 def _by(executor: Executor, work: Iterable[Work], pending: Pending) -> Outcomes:
     left = deque(work)
     alone: deque[Work] = deque()
-    """Calls of which one has killed its worker, each to be tried in a task without others."""
-    # Not `wait`, which holds the locks of all futures: interrupted in it, none would ever end.
+    """Calls of which one killed its worker: each is tried again in a separate task."""
+    # Not `wait`, which holds the locks of all futures: after an interrupt in it, none would end.
     finished: SimpleQueue[Future[Answer]] = SimpleQueue()
     while True:
         tasks = [_task(left, alone) for _ in range(min(BATCH, IN_FLIGHT - len(pending)))]
         for task in filter(None, tasks):
-            # Dask looks into each part of what it is given, but not into bytes.
+            # Dask inspects each part of an argument, but not bytes.
             future = executor.submit(answered, pickle.dumps(task))
             pending[future] = task
             future.add_done_callback(finished.put)
         if not pending:
             return
-        # To hand all of them over may take long; what is done meanwhile is reported at once.
+        # Submitting all of them may take long; calls that finish meanwhile are reported at once.
         while pending and not (any(tasks) and finished.empty()):
             future = finished.get()
             task = pending.pop(future)
@@ -224,7 +224,7 @@ def _by(executor: Executor, work: Iterable[Work], pending: Pending) -> Outcomes:
 
 
 def _task(left: deque[Work], alone: deque[Work]) -> list[Work]:
-    """What the next task is to do: more than one call where there are many more than workers."""
+    """The calls of the next task: more than one if there are many more calls than workers."""
     if alone:
         return [alone.popleft()]
     calls = min(max(1, len(left) // IN_FLIGHT), MOST_CALLS, len(left))
@@ -232,8 +232,8 @@ def _task(left: deque[Work], alone: deque[Work]) -> list[Work]:
 
 
 def _outcomes(future: Future[Answer], calls: int) -> list[Outcome] | None:
-    """What came of the first calls of a task of so many; None where they must be tried again, each
-    alone.
+    """The outcomes of the first calls of a task with this many; None if they must be tried again,
+    each alone.
     """
     error = future.exception()
     if error is not None and _is_lost(error):
@@ -253,6 +253,6 @@ def _outcomes(future: Future[Answer], calls: int) -> list[Outcome] | None:
 
 
 def _is_lost(error: BaseException) -> bool:
-    """Whether Dask gave a call up, whose workers died one after the other."""
+    """Whether Dask gave up a call because its workers died one after the other."""
     dask = sys.modules.get("distributed")
     return dask is not None and isinstance(error, dask.KilledWorker)

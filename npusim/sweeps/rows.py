@@ -1,4 +1,4 @@
-"""What a sweep has found: its rows, and what they differ in."""
+"""The results of a sweep: its rows, and the coordinates in which they differ."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from npusim.sweeps.playing import Outcome
 __all__ = ["VENDOR", "Row", "Rows", "numbers_of"]
 
 VENDOR = "the vendor's choice"
-"""What a template is called that was not named."""
+"""The name of the template if none was requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A cell, and what came of it."""
+    """A cell and its outcome."""
 
     cell: Cell
     outcome: Outcome
 
     @property
     def is_bad(self) -> bool:
-        """Whether it was refused, and not merely tried as one of all templates."""
+        """Whether it was refused, except if it was only tried as one of all templates."""
         return self.outcome.error is not None and not self.cell.is_tried
 
     @property
     def coordinates(self) -> dict[str, object]:
-        """What it may differ in from other rows, by name: chip, template, settings, variables."""
+        """Its coordinates by name: chip, template, settings, variables."""
         own = self.cell
         asked = VENDOR if own.asked is None else own.asked
         return {"device": own.device, "template": asked, **own.settings, **own.variables}
@@ -47,7 +47,7 @@ class Rows:
 
     @property
     def bad(self) -> tuple[Row, ...]:
-        """The rows that were refused, but for templates that were merely tried."""
+        """The refused rows, except templates that were only tried."""
         return tuple(row for row in self.rows if row.is_bad)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What a sweep has found, as rows, CSV and JSON: the same bytes in any process."""
+"""The results of a sweep as rows, CSV and JSON: the same bytes in any process."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class Sweep(Rows):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The headings of the CSV: what was asked, with the arguments in words, and the outcome."""
+        """The header of the CSV: the call, with its arguments as text, and the outcome."""
         given = dict.fromkeys(name for row in self.rows for name in self._given(row.cell))
         return (*LABELS, *self.settings, *self.variables, *given, *OUTCOME)
 
     def _given(self, cell: Cell) -> dict[str, str]:
-        """The arguments by their columns: one that bears the name of a variable has another."""
+        """The arguments by their columns, renamed if a variable has the same name."""
         return {
             f"{name}_word" if name in self.variables else name: given
             for name, given in cell.arguments.items()
         }
 
     def to_csv(self) -> str:
-        """A line for each row below one of headings; cells of what there is not are empty."""
+        """The header and one line per row; cells without a value are empty."""
         text = StringIO()
         table = csv.writer(text, lineterminator="\n")
         columns = self.columns
@@ -49,7 +49,7 @@ class Sweep(Rows):
         return text.getvalue()
 
     def to_json(self) -> dict[str, object]:
-        """All rows as plain numbers and strings, and where their times cross."""
+        """All rows as plain numbers and strings, and the crossovers of their times."""
         return {
             "op": self.op,
             "settings": list(self.settings),
@@ -79,7 +79,7 @@ class Sweep(Rows):
         return draw(self, ax=ax)
 
     def _facts(self, row: Row) -> dict[str, object]:
-        """Column -> what stands there."""
+        """Column -> its value."""
         own = row.cell
         labels = {"op": self.op, "device": own.device, "asked": own.asked}
         variables = {name: _plain(value) for name, value in own.variables.items()}
@@ -97,5 +97,5 @@ class Sweep(Rows):
 
 
 def _plain(value: object) -> object:
-    """A number or a string as it is, anything else as its text."""
+    """A number or a string unchanged, anything else as text."""
     return value if isinstance(value, int | float | str) else str(value)

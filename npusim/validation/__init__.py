@@ -1,11 +1,11 @@
 """Simulated times compared with times measured on silicon.
 
-Rows are read from a CSV file, played on the simulator without values, and summed up family by
-family: the rows of one source that were measured in one way on one kind of chip.
+Rows are read from a CSV file, simulated without values, and summarised by family: the rows of one
+source that were measured in one way on one kind of chip.
 
-``silicon.csv`` ships with npusim: 3,553 kernels with a source each. Its times are medians of the
-profiler's Task Duration or of an event around a replayed graph, which takes in gaps; repeats of
-one shape from different sources differ by 8 to 20 %, so no model can come closer to all of them.
+``silicon.csv`` ships with npusim: 3,553 kernels, each with a source. Its times are medians of the
+profiler's Task Duration, or of events around a replayed graph, which include gaps; measurements of
+one shape in different sources differ by 8 to 20 %, so no model can come closer to all of them.
 """
 
 from npusim.validation.errors import Family, families

@@ -1,64 +1,65 @@
-"""From a measured row to what is timed in its place.
+"""Convert a measured row to the call that is timed in its place.
 
-What the rows leave open is settled here, once for all:
+Properties that the rows leave open are decided here:
 
-* The L2 holds what an earlier run of the same left there if a row says warm. If a row says flushed,
-  the kernel runs in a loop with one that reads as much as it holds: `npusim.validation.turns`. If a
-  row says that weights are cold and activations warm, it holds the activations. So it does where a
-  row says only that weights are cold: those come from a benchmark that replays a graph over six
-  copies of the weights in turn, whose activations stay. Of the weights there is what the L2 has
-  left of a copy when its turn comes: all of it while six copies are clearly smaller, half where
-  they are as large. Where a row does not say, or says it in its notes, the L2 is cold. Copies in
-  a served model find what others have left: cold, they take its least times, dirty the medians.
-* A row of several batches has them in both operands. What comes first lies as `[K, M]` if the note
-  says so.
-* A weight lies as `[N, K]` or `[K, N]` as the note says; where it does not, as `[K, N]` but for two
-  families: bf16 products of that benchmark take the weight of a linear layer, which torch keeps as
-  `[N, K]`, and the fractals of the 310P kernel of npu_weight_quant_batchmatmul are those of
-  `[N, K]`.
-* npu_quant_matmul with fp16 out, without scales a token, gets its fp32 scale through
-  npu_trans_quant_param, whose own time is not in the row: the kernel takes int64.
-* A bias has the last dtype that the note lists. One that is not known is left out, and so is an
+* If a row says warm, the L2 holds what an earlier run of the same call left there. If it says
+  flushed, the kernel alternates with one that reads as much as the L2 holds:
+  `npusim.validation.turns`. If it says that weights are cold and activations warm, the L2 holds the
+  activations. The same applies if a row only says that weights are cold: such rows come from a
+  benchmark that replays a graph over six copies of the weights in turn, whose activations stay. The
+  L2 holds what remains of a copy of the weights when its turn comes: all of it if six copies are
+  clearly smaller than the L2, half if they are as large. If a row does not say, or says it in its
+  notes, the L2 is cold. Copies in a served model find what other kernels left: with a cold L2 they
+  take its minimum times, with a dirty one the medians.
+* A row of several batches has them in both operands. The first operand is stored as `[K, M]` if the
+  note says so.
+* A weight is stored as `[N, K]` or `[K, N]` according to the note; without one as `[K, N]`, except
+  for two families: bf16 products of that benchmark use the weight of a linear layer, which torch
+  stores as `[N, K]`, and the fractals of the 310P kernel of npu_weight_quant_batchmatmul are those
+  of `[N, K]`.
+* npu_quant_matmul with fp16 output, without scales per token, gets its fp32 scale through
+  npu_trans_quant_param, whose time is not in the row: the kernel takes int64.
+* A bias has the last dtype that the note lists. A bias of unknown dtype is left out, and so is an
   offset.
 * AddRmsNormBias, of vllm-ascend, is timed as npu_add_rms_norm: without a bias its kernels are
-  copies of that one's, and bf16 rows of 6144 are tiled alike.
+  copies of that kernel, and bf16 rows of 6144 have the same tiling.
 * The times of two operators add; the gap between their kernels, which some rows include, is not
   simulated.
-* npu_dynamic_quant of the sources ROW_BY_ROW runs the template base, inferred: they have CANN 8,
-  whose release seems to lack the templates single_row and multi_row. In their traces of Atlas A3 6,
-  9 and 27 rows take 4.3, 5.2 and 9.0 us whatever their length, as if a core were started for each,
-  and 4096 rows of 768 take 33 us; by the present rules it is one core for 6 or 9 rows of 512, and
-  18 us. In their table of linear layers 16384 rows of 256 and 512 take 93 and 101 us more than 1024
-  rows do, of which the product with 256 columns takes 21 and 24: 0.22 and 0.24 us a row of a core,
-  as a kernel does that works row by row. Which of the two of this kind, base or db, is open: base
-  is nearer to most rows. Rows too long for it run what the rules choose.
+* npu_dynamic_quant of the sources ROW_BY_ROW runs the template base (inferred): they have CANN 8,
+  whose release seems to lack the templates single_row and multi_row. In their traces of Atlas A3,
+  6, 9 and 27 rows take 4.3, 5.2 and 9.0 us for any length, as if each row started a core, and 4096
+  rows of 768 take 33 us; the present rules give one core for 6 or 9 rows of 512, and 18 us. In
+  their table of linear layers 16384 rows of 256 and 512 take 93 and 101 us more than 1024 rows, of
+  which the product with 256 columns takes 21 and 24: 0.22 and 0.24 us per row of a core, as in a
+  kernel that works row by row. Which of the two such templates it is, base or db, is open: base is
+  nearer to most rows. Rows that are too long for it run the template that the rules choose.
 * npu_dequant_swiglu_quant is dynamic, without groups: the harness of its rows says so.
-* Layers of experts are timed as their products by both weights and swiglu between them, in int8
-  with npu_dynamic_quant before each product, which leaves bfloat16 (inferred): the table names the
-  shapes of the first weight and of the result, and from four rows an expert on its times are those
-  in which both weights are read from memory once, at 1.3 to 1.4 TB/s. Tokens go to some experts
-  each; those of this card get their share of the rows, dealt out at random by numpy's generator of
-  seed 0, since a group a little larger than a block takes one more. Where some experts are expected
-  to get none, the time follows the number of those that were drawn, whose weights are read: that of
-  a token is given, and that of several is assumed to be as expected if each draws its own at
-  random, with one standard deviation of at most OPEN; rows of fewer draws are not modelled.
-* npu_fused_infer_attention_score is causal, in TND; keys are in pages where the note says so, those
-  of a request in blocks that follow each other. Its tensors are the same in each replay: of query,
-  keys and values there is what the L2 has left of them when all others have come.
-* So are latent keys, those of decoding in pages, by npu_fused_infer_attention_score_v2.
-* In CANN_8_5 bf16 heads that share no keys run FIA: there FAI takes such heads only in fp16,
+* Layers of experts are timed as the products with both weights and the swiglu between them, in int8
+  with npu_dynamic_quant before each product, which returns bfloat16 (inferred): the table has the
+  shapes of the first weight and of the result, and from four rows per expert on its times are those
+  of reading both weights from memory once, at 1.3 to 1.4 TB/s. Each token goes to some experts; the
+  experts of this card get their share of the rows, assigned at random by numpy's generator with
+  seed 0, since a group slightly larger than a block takes one more block. If some experts are
+  expected to get no row, the time depends on the number of drawn experts, whose weights are read:
+  for one token it is given; for several it is assumed to be the expected number if each token draws
+  at random, with a standard deviation of at most OPEN; rows of fewer draws are not modelled.
+* npu_fused_infer_attention_score is causal, in TND; keys are in pages if the note says so, those of
+  a request in consecutive blocks. Its tensors are the same in each replay: the L2 holds what
+  remains of query, keys and values after all other tensors were used.
+* The same holds for latent keys, in pages for decode, by npu_fused_infer_attention_score_v2.
+* In CANN_8_5 bf16 heads that share no keys run FIA: there FAI accepts such heads only in fp16,
   without a mask (cannmirror/ops-transformer@05c401f fused_infer_attention_score_tiling.cpp,
-  IsUsingFAI). Their times show it: 67 MB of keys take 79 to 83 us, 134 MB 104 to 106, whatever the
-  number of requests and heads, where FAI goes by whole requests and heads.
-* Other operators are called in words: `npusim.validation.words`.
-* The instruction caches hold a kernel that is run again and again, not one of two that take turns,
+  IsUsingFAI). Their times confirm it: 67 MB of keys take 79 to 83 us, 134 MB 104 to 106, for any
+  number of requests and heads, while FAI splits by whole requests and heads.
+* Other operators are called as text: `npusim.validation.words`.
+* The instruction caches hold a kernel that is run repeatedly, but not one of two that alternate,
   nor one in the trace of a model.
 
-Where a benchmark measured its host in place of a short kernel, a time from that of a larger product
-on is right: `npusim.validation.rows.HOST_US`.
+If a benchmark measured its host instead of a short kernel, any time from that of a larger product
+on counts as exact: `npusim.validation.rows.HOST_US`.
 
-Rows that were taken with kernels other than the vendor's library, OTHER_KERNELS, are held against
-the library's.
+Rows that were measured with kernels other than the vendor's library, OTHER_KERNELS, are compared
+with the library's.
 """
 
 from __future__ import annotations
@@ -99,19 +100,19 @@ from npusim.validation.words import call_of, options_of
 __all__ = ["KERNELS", "OTHER_KERNELS", "timed"]
 
 CANN_8_5 = "systems/data/ascend_910b/vllm-ascend/0.18.0"
-"""Part of hudingyi688/aiconfigurator-npu with the kernels of an earlier release."""
+"""The part of hudingyi688/aiconfigurator-npu with the kernels of an earlier release."""
 ROW_BY_ROW = (TRACED, CANN_8_5)
 """Parts of it with an earlier npu_dynamic_quant."""
 OTHER_KERNELS = ("matmul_pto_a3", "qmm_catlass_910b1")
-"""Families measured with kernels that their sources wrote by hand."""
+"""Families that were measured with kernels written by their sources."""
 
 QUANTISED = "npu_dynamic_quant + npu_grouped_matmul"
-"""Half of a layer of experts in int8."""
+"""One half of a layer of experts in int8."""
 OPEN = 0.15
-"""Share of the number of experts that may be open where few tokens draw them: half of all times may
-be wrong by as much."""
+"""The largest relative uncertainty of the number of experts that few tokens draw: half of all times
+may be wrong by as much."""
 PAGE = 128
-"""Keys of a block of the cache."""
+"""Keys per block of the KV cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ class Published:
 
 
 def timed(row: Row) -> tuple[Timed, ...]:
-    """What *row* measured, kernel by kernel, one after the other.
+    """The kernels that *row* measured, in order.
 
     Raises NotModelledError, and RowError if a cell that its operator needs is empty or wrong.
     """
@@ -196,7 +197,7 @@ def _quant_matmul(row: Row) -> tuple[Timed, ...]:
 
 
 def _grouped_matmul(row: Row) -> tuple[Timed, ...]:
-    """Rows in groups, whose ends stand in the column shape."""
+    """A product of rows in groups, whose ends are in the column shape."""
     m, _, n = sizes(row)
     experts = size(row, "b")
     word, *ends = row.shape.split() or [""]
@@ -227,7 +228,7 @@ def _grouped_matmul(row: Row) -> tuple[Timed, ...]:
 
 
 def _experts(row: Row) -> tuple[Timed, ...]:
-    """Products by both weights of each expert, and swiglu between them."""
+    """The products with both weights of each expert, and the swiglu between them."""
     m, hidden, inner = sizes(row)
     experts = size(row, "b")
     shares = _shares(row, m, experts)
@@ -254,7 +255,7 @@ def _experts(row: Row) -> tuple[Timed, ...]:
 
 
 def _shares(row: Row, m: int, experts: int) -> Array:
-    """How many of *m* rows each of *experts* gets `(experts,)`."""
+    """The number of the *m* rows that each of *experts* gets `(experts,)`."""
     draw = Draw.read(row.note)
     known = draw if draw is not None and draw.here == experts else None
     if m > experts and not (known and round(known.mean) < experts):
@@ -318,7 +319,7 @@ def _dynamic_quant_matmul(row: Row) -> tuple[Timed, ...]:
 
 
 def _dequant_swiglu_quant(row: Row) -> tuple[Timed, ...]:
-    """x; of int32 its scales by column and by row; and scales of y, if there are more shapes."""
+    """x; for int32 its scales per column and per row; scales of y, if there are more shapes."""
     shape, *more = shapes(row)
     dtype, *_ = row.x_dtype.split("/")
     names = ("weight_scale", "activation_scale") if dtype == "int32" else ()
@@ -332,7 +333,7 @@ def _dequant_swiglu_quant(row: Row) -> tuple[Timed, ...]:
 
 def _attention(row: Row) -> tuple[Timed, ...]:
     """b requests of m query tokens and k keys each; shape has heads and columns of q and of k, and
-    those of what is rotated, if that lies apart.
+    those of the rotary part, if it is stored separately.
     """
     (heads, width), (kv_heads, _), *rotated = shapes(row)
     requests, tokens, keys = size(row, "b"), size(row, "m"), size(row, "k")
@@ -363,7 +364,7 @@ def _attention(row: Row) -> tuple[Timed, ...]:
 
 def _latent_attention(row: Row) -> tuple[Timed, ...]:
     """b requests of one query token and k keys each, in pages; shape has heads and columns of the
-    latent part of q and of k, and those of what is rotated.
+    latent part of q and of k, and those of the rotary part.
     """
     (heads, width), (kv_heads, _), (_, columns) = shapes(row)
     requests, keys = size(row, "b"), size(row, "k")
@@ -388,7 +389,7 @@ def _latent_attention(row: Row) -> tuple[Timed, ...]:
 
 
 def _replayed(row: Row, args: tuple[TensorSpec, ...], options: Arguments) -> Call:
-    """An attention of the same tensors in each replay: all come between two uses of one."""
+    """An attention with the same tensors in each replay: all are used between two uses of one."""
     ropes = {name: options[name] for name in ("query_rope", "key_rope") if name in options}
     named = dict(zip(("query", "key", "value"), args, strict=True)) | ropes
     touched = 2 * sum(each.nbytes for each in (*args[:2], *ropes.values()))
@@ -422,9 +423,9 @@ KERNELS: dict[str, Callable[[Row], tuple[Timed, ...]]] = {
     "npu_fused_infer_attention_score": _attention,
     "npu_fused_infer_attention_score_v2": _latent_attention,
 }
-"""The op of a row -> what is timed for it; other operators are called in words.
+"""The op of a row -> the work that is timed for it; other operators are called as text.
 
-A kernel that is no operator of torch_npu has its place here too: anything Timed will do, and a
+A kernel that is not an operator of torch_npu belongs here too: it can be anything Timed, and a
 variant that is not simulated raises NotModelledError.
 """
 
@@ -432,4 +433,4 @@ ABSENT = {
     "micro: ": "a kernel of the vendor's guide that is not simulated, or not by that name",
     "as noted: ": "mentioned in passing, as a sum or for a shape that is not exact",
 }
-"""How the op of a row begins -> why it has no place in KERNELS."""
+"""The prefix of the op of a row -> the reason why it is not in KERNELS."""

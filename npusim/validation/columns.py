@@ -1,4 +1,4 @@
-"""What the columns of a measured row mean: sizes, tensors, and what the caches hold."""
+"""The meaning of the columns of a measured row: sizes, tensors, and the state of the caches."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ __all__ = [
 COPIES = 6
 """Copies of the weights, used in turn: hudingyi688/aiconfigurator-npu@90d7765, its benchmark."""
 TRACED = "docs/profiler_alignment"
-"""Its rows come from traces of a whole model, where other kernels run in between."""
+"""A source with traces of a whole model, where other kernels run in between."""
 PROFILED = "kernel_details.csv"
-"""And so do those of such tables, which torch_npu's profiler writes."""
+"""The same for tables that torch_npu's profiler writes."""
 TRANSPOSED = ("matmul_bf16_910b", "wqbmm_310p")
-"""Families whose notes do not say that the weight lies as `[N, K]`."""
+"""Families whose weight is stored as `[N, K]` although their notes do not say so."""
 SHORT = {"fp16": "float16", "bf16": "bfloat16"}
 
 
 def size(row: Row, column: str) -> int:
-    """The number in *column*; raises RowError where the cell is empty."""
+    """The number in *column*; raises RowError if the cell is empty."""
     found: int | None = getattr(row, column)
     if found is None:
         raise RowError(
@@ -52,17 +52,17 @@ def sizes(row: Row) -> tuple[int, int, int]:
 
 
 def batches(row: Row) -> tuple[int, ...]:
-    """The dimension before those of a matrix, if there are several."""
+    """The batch dimension before those of the matrix, if there are several matrices."""
     return () if row.b in (None, 1) else (size(row, "b"),)
 
 
 def rows_of(row: Row, columns: str, dtype: str) -> TensorSpec:
-    """The activations, `(m, columns)` a batch."""
+    """The activations, `(m, columns)` per batch."""
     return TensorSpec((*batches(row), size(row, "m"), size(row, columns)), dtype)
 
 
 def weight_of(row: Row, dtype: str) -> TensorSpec:
-    """The weight, `(k, n)` a batch to the operator."""
+    """The weight, `(k, n)` per batch for the operator."""
     _, k, n = sizes(row)
     layout = "FRACTAL_NZ" if row.w_layout == "NZ" else "ND"
     says = "[N,K]" in row.note or "[K,N]" in row.note
@@ -80,8 +80,8 @@ def bias_dtype(row: Row) -> str:
 
 
 def icache_of(row: Row) -> ICache | None:
-    """Whether the instruction caches hold the kernel: not where others run in between, and None
-    where it depends on the other one what they hold.
+    """Whether the instruction caches hold the kernel: not if others run in between, and None if
+    that depends on the other kernel.
     """
     if row.l2 == "flushed":
         return None
@@ -90,8 +90,8 @@ def icache_of(row: Row) -> ICache | None:
 
 
 def l2_of(row: Row, weight: TensorSpec | None = None, *names: str) -> L2State | Turns:
-    """What the L2 holds at launch; *names* are of the *weight* and of the activations, and without
-    a weight all there is are activations.
+    """The contents of the L2 at launch; *names* are those of the *weight* and of the activations;
+    without a weight, all are activations.
     """
     if row.op == "clone" and TRACED in row.source:
         return "served"
@@ -106,7 +106,7 @@ def l2_of(row: Row, weight: TensorSpec | None = None, *names: str) -> L2State | 
     name, *activations = names
     share = 0
     if row.l2 == "weights cold":
-        # All copies come between two uses of one.
+        # All copies of the weights are used between two uses of one copy.
         share = resident_share(COPIES * weight.nbytes, devices.load(row.device))
     if share == WHOLE:
         return "warm"
@@ -114,7 +114,7 @@ def l2_of(row: Row, weight: TensorSpec | None = None, *names: str) -> L2State | 
 
 
 def shapes(row: Row) -> tuple[tuple[int, ...], ...]:
-    """What stands in the column, `3x4 , 3x4` for two inputs; raises RowError."""
+    """The shapes in the column, `3x4 , 3x4` for two inputs; raises RowError."""
     texts = row.shape.split(" , ")
     if not all(re.fullmatch(r"\d+(x\d+)*", text) for text in texts):
         raise RowError(
@@ -125,7 +125,7 @@ def shapes(row: Row) -> tuple[tuple[int, ...], ...]:
 
 
 def operands(row: Row) -> list[TensorSpec]:
-    """The tensors of the column shape: all of the first type unless each has its own."""
+    """The tensors of the column shape: all of the first type unless each has a type."""
     sizes, names = shapes(row), row.x_dtype.split("/")
     if len(names) != len(sizes):
         names = names[:1] * len(sizes)

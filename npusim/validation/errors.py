@@ -1,8 +1,8 @@
-"""How far simulated times are off, family by family.
+"""The errors of simulated times, family by family.
 
-Kernels of 10 us and more are judged by their error as a share of the measured time, shorter ones,
-where launch is most of it, by microseconds. Where a row gives the least time next to the median, a
-simulated time between them is right, and another is off by what it lacks to the nearer one.
+Kernels of 10 us and more are judged by their relative error; shorter ones, which are mostly launch,
+by their error in microseconds. If a row gives a minimum next to the median, a simulated time
+between them counts as exact, and any other time has an error relative to the nearer of the two.
 """
 
 from __future__ import annotations
@@ -25,43 +25,43 @@ class Errors:
 
     rows: int
     median: float | None = None
-    """The median error without its sign."""
+    """The median absolute error."""
     p90: float | None = None
-    """What nine of ten rows keep below, without sign."""
+    """The 90th percentile of the absolute error."""
     bias: float | None = None
-    """The median of the error with its sign: below 0 where simulated times are too short."""
+    """The median signed error: below 0 if simulated times are too short."""
     worst: float | None = None
-    """The largest, with its sign."""
+    """The largest error, with its sign."""
     worst_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What the rows of a family come to."""
+    """The summary of the rows of a family."""
 
     name: str
     rows: int
     not_modelled: dict[str, int]
-    """Reason -> how many rows."""
+    """Reason -> number of rows without a simulated time."""
     long: Errors
-    """Shares, of rows from SHORT_US on."""
+    """Relative errors of rows from SHORT_US on."""
     short: Errors
-    """Microseconds, of shorter rows."""
+    """Errors in microseconds of shorter rows."""
     rank: float | None
     """Spearman's rank correlation of simulated and measured times, long and short."""
 
     @property
     def modelled(self) -> int:
-        """How many rows have a simulated time."""
+        """The number of rows with a simulated time."""
         return self.long.rows + self.short.rows
 
     def to_json(self) -> dict[str, object]:
-        """It as plain numbers and strings."""
+        """The same as plain numbers and strings."""
         return asdict(self)
 
 
 def families(results: Iterable[Result]) -> tuple[Family, ...]:
-    """One for each family, in the order of their first rows."""
+    """One summary per family, in the order of their first rows."""
     grouped: dict[str, list[Result]] = {}
     for result in results:
         grouped.setdefault(result.row.family, []).append(result)
@@ -106,9 +106,9 @@ def _errors(signed: Sequence[tuple[float, str]]) -> Errors:
 
 
 def spearman(a: NDArray[np.float64], b: NDArray[np.float64]) -> float | None:
-    """How well the order of *a* is that of *b*: 1 the same, -1 reversed; ties share their ranks.
+    """The rank correlation of *a* and *b*: 1 for the same order, -1 reversed; ties share ranks.
 
-    None where that means nothing: for fewer than three numbers, or where all are equal.
+    None if it is undefined: for fewer than three numbers, or if all are equal.
 
     >>> spearman(np.array([1.0, 5.0, 9.0]), np.array([2.0, 8.0, 3.0]))
     0.5
@@ -121,7 +121,7 @@ def spearman(a: NDArray[np.float64], b: NDArray[np.float64]) -> float | None:
 
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Place of each in order, from 1; equal values get the mean of their places."""
+    """The rank of each value, from 1; equal values get the mean of their ranks."""
     _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     ranks: NDArray[np.float64] = (last - (counts - 1) / 2)[which]

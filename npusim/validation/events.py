@@ -1,15 +1,15 @@
-"""What lies between the two events that a benchmark records around a replayed graph.
+"""The time between the two events that a benchmark records around a replayed graph.
 
-A row of such a benchmark is no Task Duration. From one event to the other it takes
+A row of such a benchmark is not a Task Duration. The time between the events is
 
 .. code-block:: text
 
     max(host, around + kernel)
 
-*around* being what the device does besides the kernel: it starts the graph, goes from one kernel of
-it to the next, and runs what else the graph holds. While that and the kernel are shorter than it
-takes the host to issue a replay, the interval is the *host*'s. So a row says less of a short kernel
-than of a long one, and nothing of one that the host hides.
+*around* is the time of the device outside the kernel: it starts the graph, proceeds from one kernel
+to the next, and runs the other kernels of the graph. While that and the kernel together are shorter
+than the time in which the host issues a replay, the interval is the time of the *host*. So a row
+has less information about a short kernel than about a long one, and none if the host hides it.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ __all__ = ["Events", "events_of"]
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """What a table of measured kernels has in each of its times besides the kernel."""
+    """The overhead in each time of a table of measured kernels."""
 
     table: str
-    """The end of the source of its rows; empty: times are Task Durations."""
+    """The suffix of the source of its rows; empty if times are Task Durations."""
     around_us: float = 0.0
     host_us: float = 0.0
     source: str = ""
-    """Where these numbers come from."""
+    """The origin of these numbers."""
     confidence: str = ""
 
     def interval_us(self, kernel_us: float) -> float:
-        """From event to event, where the kernel takes *kernel_us*."""
+        """The time between the events if the kernel takes *kernel_us*."""
         return max(self.host_us, self.around_us + kernel_us)
 
     def kernel_us(self, interval_us: float) -> float | None:
-        """The kernel's part of an interval; None where there is none, or the host hides it."""
+        """The kernel's part of an interval; None if there is none, or if the host hides it."""
         if interval_us <= max(self.host_us, self.around_us):
             return None
         return interval_us - self.around_us
@@ -101,5 +101,5 @@ TABLES = (
 
 
 def events_of(row: Row) -> Events:
-    """What is in the time of *row* besides its kernels."""
+    """The overhead in the time of *row*."""
     return next((each for each in TABLES if row.source.endswith(each.table)), TASK_DURATION)

@@ -1,4 +1,4 @@
-"""Times rows on the simulator, several at once."""
+"""Simulate the times of rows, several in parallel."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ __all__ = ["Result", "measure", "measured"]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A row, and the time that the simulator gives it or the reason why it gives none."""
+    """A row, and its simulated time or the reason why it has none."""
 
     row: Row
     time_us: float | None
-    """Of its kernels, and of what else the row measured: see `npusim.validation.events`."""
+    """The time of its kernels, plus any overhead of the row: see `npusim.validation.events`."""
     reason: str | None = None
 
     @property
     def off_us(self) -> float | None:
-        """Simulated less measured time; 0 between the least and the median: `Row.nearest_us`."""
+        """Simulated minus measured time; 0 between minimum and median: `Row.nearest_us`."""
         return None if self.time_us is None else self.time_us - self.row.nearest_us(self.time_us)
 
     @property
     def error(self) -> float | None:
-        """The same as a share of the time it is held against: 0.1 is a tenth too long."""
+        """The same relative to the measured time: 0.1 is a tenth too long."""
         if self.time_us is None or self.off_us is None:
             return None
         return self.off_us / self.row.nearest_us(self.time_us)
 
     @property
     def kernel_error(self) -> float | None:
-        """The error of the kernels alone; None where a row says nothing of them."""
+        """The error of the kernels alone; None if the row has no information about them."""
         if self.time_us is None or self.off_us is None:
             return None
         events, held_against_us = events_of(self.row), self.row.nearest_us(self.time_us)
@@ -49,7 +49,7 @@ class Result:
         return (simulated_us - measured_us) / measured_us
 
     def to_json(self) -> dict[str, object]:
-        """It as plain numbers and strings."""
+        """The same as plain numbers and strings."""
         row, events = self.row, events_of(self.row)
         sizes = {name: getattr(row, name) for name in ("m", "k", "n") if getattr(row, name)}
         return {
@@ -77,17 +77,17 @@ def measure(
 ) -> tuple[Result, ...]:
     """The results of *rows*, in their order.
 
-    *jobs* processes share the work, one a processor by default; with 1 all is done in
-    this one. Their number changes no result. With more than 1 a script must keep its own calls
-    below `if __name__ == "__main__"`, since each process imports it anew. *progress* is called
-    with "rows" and the share of them that is done.
+    *jobs* processes share the work, by default one per processor; with 1 all runs in this
+    process. Their number does not change the results. With more than 1 a script must have its own
+    calls below `if __name__ == "__main__"`, since each process imports it again. *progress* is
+    called with "rows" and the share of them that is done.
 
     Raises RowError if a row lacks what its operator needs.
     """
-    # Long kernels take long to simulate; the last process to end should not have begun with one.
+    # Long kernels take long to simulate, so they start first, and no process ends with one.
     order = sorted(range(len(rows)), key=lambda place: -rows[place].latency_us)
     if progress is not None:
-        # The first row to end may take a minute.
+        # The first row may take a minute to finish.
         progress("rows", 0.0)
     found: dict[int, Result] = {}
     for number, result in measured([rows[place] for place in order], jobs=jobs):
@@ -98,8 +98,8 @@ def measure(
 
 
 def measured(rows: Sequence[Row], *, jobs: int | None = None) -> Iterator[tuple[int, Result]]:
-    """The place of each of *rows* and its result, as it comes: what is not modelled at once, and of
-    the others the first are begun first. The same as :func:`measure` besides.
+    """The index of each of *rows* and its result, as they finish: unmodelled rows at once, others
+    are started in order. Otherwise the same as :func:`measure`.
     """
     work: dict[int, tuple[Timed, ...]] = {}
     for place, row in enumerate(rows):
@@ -114,7 +114,7 @@ def measured(rows: Sequence[Row], *, jobs: int | None = None) -> Iterator[tuple[
 
 
 Answer = tuple[float | None, str | None]
-"""A time in microseconds, or else why there is none."""
+"""A time in microseconds, or the reason why there is none."""
 
 
 def _play(kernels: tuple[Timed, ...]) -> Answer:

@@ -1,6 +1,6 @@
 """Pictures of errors: simulated against measured times, and how errors spread.
 
-What is drawn is computed first, then drawn on given axes.
+The data are computed first, then drawn on given axes.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ __all__ = [
 ]
 
 PICTURES = ("predicted_against_measured.png", "errors.png")
-"""Files that :func:`write` leaves."""
+"""The files that :func:`write` creates."""
 BANDS = {0.25: "#F1F1F1", 0.10: "#DFDFDF"}
-"""Error -> how its band is shaded, the wider one first."""
+"""Error -> the shade of its band, the wider one first."""
 
 LEAST_INCHES, WIDE_INCHES = 7.0, 5.0
-"""The least height of a figure whose axes are a square, and of one whose axes are wide."""
+"""The least height of a figure with square axes, and of one with wide axes."""
 LINE_INCHES, LEGEND_INCHES = 0.22, 3.5
-"""How high a line of the legend is, and how wide the legend, with the labels of the axes."""
+"""The height of a line of the legend, and the width of the legend and the axis labels."""
 EDGE = 0.6
-"""Where the histogram ends: larger errors are in its last bins."""
+"""The limit of the histogram: larger errors are in its last bins."""
 BIN = 0.05
 
 
 MOST_FAMILIES = 20
-"""Of more families, those of one kind of work are drawn alike: nobody can distinguish more."""
+"""With more families, those of one kind of work share a colour, since no more can be told apart."""
 
 
 def looks(results: Sequence[Result]) -> dict[str, style.Look]:
-    """Name in the legend -> how it is drawn, for rows with a time, by its first row."""
+    """Name in the legend -> its style, for rows with a time, in the order of first rows."""
     timed = [result for result in results if result.time_us is not None]
     names = dict.fromkeys(_names(timed))
     return {name: style.look(place) for place, name in enumerate(names)}
 
 
 def _names(found: Sequence[Result]) -> list[str]:
-    """The family of each row, or of too many families the kind of work."""
+    """The family of each row, or the kind of work if there are too many families."""
     families = [result.row.family for result in found]
     if len(set(families)) <= MOST_FAMILIES:
         return families
@@ -78,18 +78,18 @@ def write(results: Sequence[Result], folder: Path) -> list[str]:
 
 
 def square_inches(results: Sequence[Result]) -> tuple[float, float]:
-    """Width and height of a figure whose axes are a square, with a legend of all names."""
+    """Width and height of a figure with square axes and a legend of all names."""
     height = max(LEAST_INCHES, _legend_inches(results))
     return height + LEGEND_INCHES, height
 
 
 def _legend_inches(results: Sequence[Result]) -> float:
-    """The height of a figure that the legend fits: names, bands, and room around them."""
+    """The height of a figure with room for the legend: names, bands, and margins."""
     return (len(looks(results)) + len(BANDS) + 1) * LINE_INCHES
 
 
 def predicted_against_measured(results: Sequence[Result], *, ax: Axes | None = None) -> Axes:
-    """Draw each row as a point, both axes alike and logarithmic.
+    """Draw each row as a point, on two equal logarithmic axes.
 
     Raises ValueError if no row has a simulated time.
     """
@@ -122,7 +122,7 @@ def predicted_against_measured(results: Sequence[Result], *, ax: Axes | None = N
 
 
 def errors(results: Sequence[Result], *, ax: Axes | None = None) -> Axes:
-    """Draw how many rows from SHORT_US on have which error, families or kinds of work stacked.
+    """Draw a histogram of the errors of rows from SHORT_US on, stacked by family or kind of work.
 
     Raises ValueError if no row has a simulated time.
     """
@@ -139,7 +139,7 @@ def errors(results: Sequence[Result], *, ax: Axes | None = None) -> Axes:
         own = [result.error or 0.0 for result, its_name in rows if its_name == name]
         if not own:
             continue
-        # Half a bin inside, since the last edges belong to no bin.
+        # Clip to half a bin inside, since the last edges belong to no bin.
         kept = np.clip(own, -EDGE + BIN / 2, EDGE - BIN / 2)
         counts, _ = np.histogram(kept, edges)
         ax.bar(
@@ -180,7 +180,7 @@ def _timed(results: Sequence[Result]) -> list[Result]:
 
 
 def _summary(found: Sequence[Result]) -> str:
-    """What share of rows lies within each band."""
+    """The share of rows within each band."""
     sizes = np.array([abs(result.error or 0.0) for result in found])
     if not sizes.size:
         return "no rows"
@@ -203,7 +203,7 @@ def _bands(ax: Axes, ends: NDArray[np.float64]) -> None:
 
 
 def _spread(ax: Axes, max_count: float) -> None:
-    """Axes of the histogram, whose first and last bins take in everything beyond the edge."""
+    """The axes of the histogram, whose first and last bins include everything beyond."""
     from matplotlib.ticker import MaxNLocator
 
     ends = round(100 * EDGE)
@@ -245,7 +245,7 @@ def _title(ax: Axes, text: str) -> None:
 
 
 def _legend(ax: Axes) -> None:
-    """Name families, then bands, on the right of the picture."""
+    """Write a legend of families, then bands, to the right of the picture."""
     marks, texts = ax.get_legend_handles_labels()
     names = [_named(band) for band in BANDS]
     order = sorted(range(len(texts)), key=lambda place: texts[place] in names)

@@ -1,12 +1,12 @@
-"""How long pipes work: times that profilers counted on silicon, held against those of runs.
+"""Busy times of pipes: times that profilers counted on silicon, compared with those of runs.
 
-`pipes.csv` has them for rows of `silicon.csv`, by their ids, of the launch nearest the median. They
-are columns of torch_npu's `kernel_details.csv` with the metric PipeUtilization, `aic_mac_time(us)`
-and the others: for each kind of core and pipe the time in which the pipe was at work. That it is
-the mean over the cores that ran, and that a pipe is at work from when a micro-op begins there until
-its result is there, is assumed; products agree, whose mac takes their operations at the clock of
-the cores and 1 to 2 % more. The file has the scalar unit too, which is not held against anything:
-what a profiler counts as its work is not known.
+`pipes.csv` has them for rows of `silicon.csv`, by their ids, from the launch nearest to the median.
+They are columns of torch_npu's `kernel_details.csv` with the metric PipeUtilization,
+`aic_mac_time(us)` and the others: the busy time of each pipe of each kind of core. Assumed: it is
+the mean over the active cores, and a pipe is busy from the start of a micro-op until its result is
+available; products agree with that: their mac takes 1 to 2 % more than their operations need at
+the clock of the cores. The file also has the scalar unit, which is not compared: what a profiler
+counts as its work is unknown.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ COLUMNS: dict[str, tuple[str, Pipe]] = {
     "aiv_mte2": ("aiv", "mte2"),
     "aiv_mte3": ("aiv", "mte3"),
 }
-"""What profilers call a pipe -> the kind of its cores, and its name here."""
+"""The name of a pipe in profilers -> the kind of its cores, and its name here."""
 
 Times = Mapping[str, float]
 """Column -> microseconds."""
@@ -51,25 +51,25 @@ Times = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class PipeTimes:
-    """A row whose pipes were counted, and what the simulator gives them."""
+    """A row with counted pipes, and their simulated times."""
 
     row: Row
     measured_us: Times
-    """Only of pipes that were at work."""
+    """Only for pipes that were busy."""
     simulated_us: Times | None
-    """None where the row has no simulated time."""
+    """None if the row has no simulated time."""
     reason: str | None = None
-    """Why it has none."""
+    """The reason why it has none."""
 
     def error(self, column: str) -> float | None:
-        """Simulated less measured time of the pipe *column*, as a share of the duration."""
+        """Simulated minus measured time of the pipe *column*, as a share of the duration."""
         if self.simulated_us is None or column not in self.measured_us:
             return None
         off_us = self.simulated_us.get(column, 0.0) - self.measured_us[column]
         return off_us / self.row.latency_us
 
     def to_json(self) -> dict[str, object]:
-        """It as plain numbers and strings."""
+        """The same as plain numbers and strings."""
         return {
             "id": self.row.id,
             "family": self.row.family,
@@ -88,18 +88,18 @@ class PipeError:
     pipe: str
     rows: int
     median: float
-    """The median error without its sign."""
+    """The median absolute error."""
     bias: float
-    """The median of the error with its sign: below 0 where simulated times are too short."""
+    """The median signed error: below 0 if simulated times are too short."""
 
     def to_json(self) -> dict[str, object]:
-        """It as plain numbers and strings."""
+        """The same as plain numbers and strings."""
         return asdict(self)
 
 
 @cache
 def counted() -> Mapping[str, Times]:
-    """Id of a row -> the times of its pipes that were at work."""
+    """Id of a row -> the times of its busy pipes."""
     lines = csv.DictReader((files("npusim.validation") / SHIPPED).read_text().splitlines())
     return {
         line["id"]: {
@@ -115,7 +115,7 @@ def measure(
     jobs: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[PipeTimes, ...]:
-    """Those of *rows* whose pipes were counted, in their order; see `validation.measure`."""
+    """The *rows* with counted pipes, in their order; see `validation.measure`."""
     known = counted()
     rows = [row for row in rows if row.id in known]
     played = answers(_play, {row.id: row for row in rows}, jobs)
@@ -128,9 +128,9 @@ def measure(
 
 
 def errors(found: Sequence[PipeTimes]) -> tuple[PipeError, ...]:
-    """One for each family and each pipe that was at work there, in the order of the rows.
+    """One per family and busy pipe, in the order of the rows.
 
-    In the end there is one for each pipe of all rows, whose family is ALL.
+    At the end there is one for each pipe over all rows, whose family is ALL.
     """
     grouped: dict[tuple[str, str], list[float]] = {}
     whole: dict[tuple[str, str], list[float]] = {(ALL, pipe): [] for pipe in COLUMNS}
@@ -148,7 +148,7 @@ def errors(found: Sequence[PipeTimes]) -> tuple[PipeError, ...]:
 
 
 def of_run(run: Run) -> dict[str, float]:
-    """How long each pipe of *run* was at work, as a profiler counts it."""
+    """The busy time of each pipe of *run*, as a profiler counts it."""
     lanes = run.trace.lanes if run.trace else ()
     found = {}
     for column, (kind, pipe) in COLUMNS.items():

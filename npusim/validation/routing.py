@@ -1,4 +1,4 @@
-"""How many experts a few tokens go to, if each draws its own at random."""
+"""The number of experts that a few tokens use, if each token draws its experts at random."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOTE = re.compile(r": (\d+) tokens, (\d+) of (\d+) experts each, (\d+) of them h
 class Draw:
     """*tokens* of which each draws *chosen* of all *experts*, *here* of them on this card.
 
-    No expert is likelier than another, and a token draws none twice.
+    All experts are equally likely, and a token draws none twice.
     """
 
     tokens: int
@@ -30,7 +30,7 @@ class Draw:
 
     @staticmethod
     def read(note: str) -> Draw | None:
-        """What the *note* of a row says; None if it says nothing of the kind.
+        """The draw that the *note* of a row describes; None if it describes none.
 
         >>> Draw.read("m: 8 tokens, 6 of 64 experts each, 64 of them here")
         Draw(tokens=8, chosen=6, experts=64, here=64)
@@ -40,7 +40,7 @@ class Draw:
 
     @property
     def mean(self) -> float:
-        """Experts of this card that tokens go to, as expected.
+        """The expected number of experts of this card that get tokens.
 
         >>> round(Draw(8, 6, 64, 64).mean, 2)
         34.88
@@ -49,9 +49,9 @@ class Draw:
 
     @property
     def spread(self) -> float:
-        """The standard deviation of their number, as a share of the mean."""
+        """The standard deviation of this number, relative to the mean."""
         out, experts = self._left_out, self.experts
-        # Of two experts neither is drawn: without replacement, so less often than out * out.
+        # The probability that neither of two experts is drawn; without replacement, below out**2.
         rest = (experts - self.chosen) * (experts - self.chosen - 1)
         both = (rest / (experts * (experts - 1))) ** self.tokens
         variance = self.here * out * (1 - out) + self.here * (self.here - 1) * (both - out * out)
@@ -63,7 +63,7 @@ class Draw:
         return (1 - self.chosen / self.experts) ** self.tokens
 
     def rows(self, count: int) -> Array:
-        """*count* rows dealt out evenly to as many experts as expected `(here,)`."""
+        """*count* rows spread evenly over the expected number of experts `(here,)`."""
         used = round(self.mean)
         shares = [len(share(count, used, expert)) for expert in range(used)]
         return np.array(shares + [0] * (self.here - used), np.int64)

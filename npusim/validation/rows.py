@@ -1,4 +1,4 @@
-"""Measured kernels, a row each, read from a CSV file."""
+"""Measured kernels, one per row of a CSV file."""
 
 from __future__ import annotations
 
@@ -19,44 +19,44 @@ __all__ = ["SHIPPED", "Row", "RowError", "read"]
 
 SHIPPED = "silicon.csv"
 MAX_BYTES = 1 << 26
-"""A file has at most so many; a row has less than a thousand."""
+"""The most bytes of a file; a row has less than a thousand."""
 
 
 REPLAYED = "matmul_bf16_910b"
-"""Family whose benchmark replays short kernels one after the other."""
+"""The family whose benchmark replays short kernels one after the other."""
 HOST_US = 9.0, 12.0
-"""What it takes the host there to issue a kernel. Products of 4 and 8 rows with n up to 2048 take
-9.7 to 11.5 us whatever their k is from 256 to 2048, those of 2 and of 16 rows 5 to 9. So a row
-between these measures the host, and not the kernel, if SEVERAL products that are no smaller take
-CLEARLY less. Inferred from the times; the source has no word on it."""
+"""The time in which the host issues a kernel there. Products of 4 and 8 rows with n up to 2048 take
+9.7 to 11.5 us for every k from 256 to 2048, those of 2 and of 16 rows 5 to 9. So a row between
+these measures the host, and not the kernel, if SEVERAL products that are not smaller take CLEARLY
+less. Inferred from the times; the source does not mention it."""
 CLEARLY = 0.8
-"""They take clearly less when they take this share of the time or less."""
+"""They take clearly less if they take at most this share of the time."""
 SEVERAL = 2
-"""One alone may owe its time to another tiling."""
+"""A single one may be faster because of a different tiling."""
 
 
 class RowError(ValueError):
-    """A file does not hold measured kernels."""
+    """A file does not contain measured kernels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measured kernel; a cell that is empty, or says unknown where a flag stands, is None."""
+    """One measured kernel; an empty cell, or unknown in place of a flag, is None."""
 
     id: str
     family: str
-    """Rows with the same source, way of measuring and kind of chip."""
+    """Rows with the same source, method of measurement and kind of chip."""
     op: str
-    """A torch_npu function, two of them joined by ` + `, or words for a kernel of another kind."""
+    """A torch_npu function, two of them joined by ` + `, or a description of another kernel."""
     device: str
     latency_us: float
-    """The median where the source gives one."""
+    """The median if the source gives one."""
     b: int | None = None
     m: int | None = None
     k: int | None = None
     n: int | None = None
     shape: str = ""
-    """In words, where m, k and n do not say it."""
+    """The shapes as text, if m, k and n do not give them."""
     x_dtype: str = ""
     w_dtype: str = ""
     out_dtype: str = ""
@@ -66,19 +66,19 @@ class Row:
     pertoken: bool | None = None
     bias: bool | None = None
     l2: str = ""
-    """What lay in the L2, in the words of the source."""
+    """The state of the L2, in the terms of the source."""
     variant: str = ""
     latency_min_us: float | None = None
-    """The least, where the source gives it next to the median, or where `read` takes it from rows
-    of the same table."""
+    """The minimum, if the source gives it next to the median, or if `read` takes it from rows of
+    the same table."""
     source: str = ""
     note: str = ""
 
     def nearest_us(self, time_us: float) -> float:
-        """What *time_us* is held against: the nearest of the times from the least to the median.
+        """The time to compare with *time_us*: the nearest time from the minimum to the median.
 
-        Who times a kernel in a served model reports both: the least is of the kernel by itself, the
-        median holds what other kernels and other cards do to it at the time. Who replays short
+        Measurements in a served model report both: the minimum is the kernel alone, the median
+        includes the effects of other kernels and other cards. A benchmark that replays short
         kernels one after the other may measure how fast the host issues them, see `read`.
         """
         least_us = self.latency_us if self.latency_min_us is None else self.latency_min_us
@@ -86,13 +86,13 @@ class Row:
 
 
 def read(path: Path | None = None) -> tuple[Row, ...]:
-    """The rows of the file at *path*, or of the one that ships with npusim, in its order.
+    """The rows of the file at *path*, by default the one that ships with npusim, in order.
 
     The first line names the columns, in any order: those of :class:`Row`, of which id, family, op,
-    device and latency_us must be there. Raises RowError.
+    device and latency_us are required. Raises RowError.
 
-    Rows that measure the host, see HOST_US, get a least time: that of the fastest product which is
-    no smaller than theirs.
+    Rows that measure the host, see HOST_US, get a minimum: the time of the fastest product that is
+    not smaller than theirs.
     """
     where = files("npusim.validation") / SHIPPED if path is None else path
     who = f"validate: {where.name}"
@@ -116,7 +116,7 @@ def read(path: Path | None = None) -> tuple[Row, ...]:
 
 
 def _held_up_by_the_host(rows: tuple[Row, ...]) -> tuple[Row, ...]:
-    """*rows*, with the least time of those that measure the host."""
+    """*rows*, with a minimum for those that measure the host."""
     replayed = [row for row in rows if row.family == REPLAYED]
     found = []
     for row in rows:
@@ -134,7 +134,7 @@ def _held_up_by_the_host(rows: tuple[Row, ...]) -> tuple[Row, ...]:
 
 
 def _is_no_smaller(row: Row, than: Row) -> bool:
-    """Whether all sizes of the product of *row* are known and at least those of *than*."""
+    """Whether all sizes of the product of *row* are known, and none is smaller than in *than*."""
     sizes = zip((row.m, row.k, row.n), (than.m, than.k, than.n), strict=True)
     return all(a is not None and b is not None and a >= b for a, b in sizes)
 
@@ -241,7 +241,7 @@ def _flag(cell: str) -> bool | None:
 
 
 def _among(choices: tuple[str, ...]) -> tuple[str, Callable[[str], str]]:
-    """One of *choices*, or nothing."""
+    """One of *choices*, or an empty cell."""
 
     def parse(cell: str) -> str:
         if cell and cell not in choices:
@@ -262,7 +262,7 @@ FLAG = ("True, False, unknown or empty", _flag)
 PARSERS: dict[str, tuple[str, Callable[[str], object]]] = {
     field.name: TEXT for field in fields(Row)
 }
-"""Column -> what a cell must be, and the value that it means."""
+"""Column -> the required form of a cell, and its conversion to a value."""
 PARSERS |= dict.fromkeys(("id", "family", "op"), WORD)
 PARSERS |= dict.fromkeys(("b", "m", "k", "n"), SIZE)
 PARSERS |= dict.fromkeys(("antiquant_offset", "pertoken", "bias"), FLAG)

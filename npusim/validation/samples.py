@@ -1,4 +1,4 @@
-"""A few rows of each family, which are simulated within a minute where all of them take ten."""
+"""A few rows of each family, which take a minute to simulate; all rows take ten."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from npusim.validation.timed import NotModelledError
 __all__ = ["LONGEST_US", "MOST_ROWS", "sample"]
 
 MOST_ROWS = 10
-"""So many rows of a family are timed, besides those that are not modelled, which cost nothing."""
+"""The most rows of a family that are timed, besides unmodelled rows, which cost nothing."""
 LONGEST_US = 430.0
-"""A kernel has about as many micro-ops as it takes long; of longer ones there are none."""
+"""The number of micro-ops grows with the time of a kernel, so longer kernels are left out."""
 
 
 def sample(rows: Iterable[Row]) -> tuple[Row, ...]:
     """MOST_ROWS rows of each family, evenly from its shortest to its longest, in their order.
 
-    Those that took longer than LONGEST_US are passed over, but for the shortest row of a family.
-    The same rows always give the same ones. Raises RowError if a row lacks what its operator needs.
+    Rows that took longer than LONGEST_US are skipped, except the shortest row of a family. The
+    choice is deterministic. Raises RowError if a row lacks a cell that its operator needs.
     """
     rows = tuple(rows)
     by_family: dict[str, list[Row]] = {}
@@ -38,7 +38,7 @@ def sample(rows: Iterable[Row]) -> tuple[Row, ...]:
 
 
 def _spread(ids: Sequence[str]) -> list[str]:
-    """MOST_ROWS of *ids*, the first and the last among them; all where there are no more."""
+    """MOST_ROWS of *ids*, including the first and the last; all if there are no more."""
     if len(ids) <= MOST_ROWS:
         return list(ids)
     return [ids[place * (len(ids) - 1) // (MOST_ROWS - 1)] for place in range(MOST_ROWS)]

@@ -1,4 +1,4 @@
-"""The file of simulated times that ships with npusim and is behind every `npusim.accuracy`."""
+"""The file of simulated times that ships with npusim, the source of every `npusim.accuracy`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COLUMNS = (
     *("op", "series", "types", "layout", "sizes"),
 )
 DIGITS = 4
-"""Behind the point of a time in microseconds."""
+"""The decimals of a time in microseconds."""
 NO_LINE = "npusim can, but simulated.csv has no line of it"
 
 
@@ -33,19 +33,19 @@ def times(text: str | None = None) -> dict[str, float]:
 
 
 def results(rows: Iterable[Row]) -> tuple[Result, ...]:
-    """What `measure` gave when the file was written: nothing is simulated."""
+    """The results of `measure` when the file was written; nothing is simulated."""
     found = times()
     return tuple(_result(row, found) for row in rows)
 
 
 def with_others(rows: Iterable[Row], timed: Iterable[Result]) -> tuple[Result, ...]:
-    """The results of *rows*: those that were *timed* now, and of the others those of the file."""
+    """The results of *rows*: those that were *timed* now, and for the others those of the file."""
     now = {result.row.id: result for result in timed}
     return tuple(now.get(result.row.id, result) for result in results(rows))
 
 
 def moved(timed: Iterable[Result]) -> int:
-    """How many of those that were *timed* now take another time than in the file."""
+    """The number of rows whose time, *timed* now, differs from the file."""
     found = times()
     return sum(
         one.time_us is not None and round(one.time_us, DIGITS) != found.get(one.row.id)
@@ -54,11 +54,11 @@ def moved(timed: Iterable[Result]) -> int:
 
 
 def content(rows: Iterable[Row], found: Mapping[str, float]) -> str:
-    """What the file is to hold: a line for each of *rows* that has a time among *found*.
+    """The contents of the file: a line for each of *rows* that has a time among *found*.
 
     Times are in tenths of a nanosecond. A row of two operators counts for the second, which takes
-    most of the time. Kernels that are no operators, or not the vendor's, are of no kind, nor are
-    rows that say nothing of their kernel. The error is that of the kernels alone.
+    most of the time. Kernels that are not operators, or not the vendor's, have no kind, nor do rows
+    without information about their kernel. The error is that of the kernels alone.
     """
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -1,4 +1,4 @@
-"""What is timed in place of a measured kernel."""
+"""The simulated counterpart of a measured kernel."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from npusim.validation.turns import TURNS, Turns, run_in_turns
 __all__ = ["Argument", "Call", "NotModelledError", "Timed"]
 
 Argument = TensorSpec | str | int | bool
-"""What a call is given by position."""
+"""The positional arguments of a call."""
 
 
 class NotModelledError(ValueError):
-    """npusim has nothing that a row could be compared with; the text is the reason."""
+    """npusim has no counterpart of a row; the text is the reason."""
 
 
 class Timed(Protocol):
-    """Something that takes time on a chip; it must pickle, since another process may ask it."""
+    """Work that takes time on a chip; it must pickle, since another process may time it."""
 
     def time_us(self) -> float:
-        """How long it takes, as Task Duration."""
+        """Its Task Duration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of `npusim.run`, for its time alone."""
+    """A call of `npusim.run`, only for its time."""
 
     op: str
     args: tuple[Argument, ...]
@@ -45,7 +45,7 @@ class Call:
     def run(self) -> Result:
         """The run; raises OpError if the operator refuses.
 
-        Its programs are those of operators, whatever the row, and so the checks are for the tests.
+        Its programs are always those of operators, which the tests check, so checks are off.
         """
         if self.l2 in TURNS:
             call = self.device, self.op, self.args, self.options
@@ -55,7 +55,7 @@ class Call:
         return play(self.op, self.args, self.options, self.device, options)
 
     def time_us(self) -> float:
-        """Task Duration; raises OpError if the operator refuses."""
+        """Its Task Duration; raises OpError if the operator refuses."""
         found = self.run().time_us
         assert found is not None
         return found

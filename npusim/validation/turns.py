@@ -1,14 +1,14 @@
-"""A kernel that takes turns with another one on a card, as rows were measured.
+"""A kernel that alternates with another one on a card, as in the measurement of some rows.
 
 flushed  The other one is the maximum of 96 x 1024 x 1024 elements of fp16, as many bytes as the L2
          of the chip holds, before each measured step of cann-bench (hicann/cann-bench@d59d44c
-         src/kernel_eval/eval/perf_eval.py). It leaves a few lines of the kernel's tensors where
-         they are, and what the kernel stored the time before is not all written back.
+         src/kernel_eval/eval/perf_eval.py). It leaves a few lines of the kernel's tensors in the
+         L2, and the previous stores of the kernel are not all written back.
 served   It is a SwiGlu that reads more than the L2 holds and leaves dirty lines there, for the
          other kernels of a model, assumed.
 served, last written
-         After that SwiGlu comes the kernel that writes the last tensor that is given, such as a
-         gradient that is added to what was gathered before.
+         After that SwiGlu comes the kernel that writes the last given tensor, such as a gradient
+         that is added to earlier ones.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["TURNS", "Turns", "run_in_turns"]
 Turns = Literal["flushed", "served", "served, last written"]
 TURNS: tuple[Turns, ...] = get_args(Turns)
 STEPS = 2
-"""From the second on all of them take the same, within 0.1 %."""
+"""From the second turn on, all turns take the same time within 0.1 %."""
 
 
 class Other(NamedTuple):
@@ -57,7 +57,7 @@ def run_in_turns(
     on, other = card(device), OTHERS[turns]
     run: Run | None = None
     for _ in range(STEPS):
-        # What came out is dropped first, so that it lies where it did.
+        # The previous result is dropped first, so that the new one has the same address.
         run = None
         on.run(other.op, *other.args, values=False)
         if turns == "served, last written":
@@ -68,7 +68,7 @@ def run_in_turns(
 
 
 def _write(on: Card, tensor: TensorSpec) -> None:
-    """Run a kernel on *on* that stores *tensor*, where it lies from then on."""
+    """Run a kernel on *on* that stores *tensor*, which is then at this address."""
     made = on.run("fill", TensorSpec(tensor.storage_shape, tensor.dtype), 0.0, values=False).output
     assert isinstance(made, TensorSpec)
     block = on.give_up(made)

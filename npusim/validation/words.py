@@ -1,11 +1,11 @@
-"""Calls in words: rows that list the tensors of a call, where m, k and n do not say it.
+"""Calls as text: rows that list the tensors of a call, if m, k and n do not describe it.
 
-shape    the tensors in the order of the operator's parameters, `3x4 , 4` for two; a number that
-         lies in memory is a tensor of one element
+shape    the tensors in the order of the operator's parameters, `3x4 , 4` for two; a number in
+         memory is a tensor of one element
 x_dtype  their types, `float32/bfloat16`, or one for all
-w_layout NZ where the first tensor lies in fractals
-variant  what is no tensor, by the name of its parameter, `dim 1, start 0`; of several numbers,
-         `dims 1 0 2`, a list; None for a tensor that is not given
+w_layout NZ if the first tensor is stored in fractals
+variant  arguments that are not tensors, by the name of the parameter, `dim 1, start 0`; several
+         numbers, `dims 1 0 2`, are a list; None for a missing tensor
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Parameters = Sequence[inspect.Parameter]
 
 
 def options_of(row: Row) -> dict[str, Any]:
-    """What stands in the column variant."""
+    """The arguments in the column variant."""
     parts = [part.partition(" ") for part in row.variant.split(", ") if part]
     if any(not name.isidentifier() or not value or "," in value for name, _, value in parts):
         raise RowError(
@@ -53,7 +53,7 @@ def _value(text: str) -> Any:
 
 
 def call_of(row: Row) -> Call:
-    """The call of *row*; raises RowError where its cells are not those of a call."""
+    """The call of *row*; raises RowError if its cells do not describe a call."""
     options = options_of(row)
     tensors = operands(row)
     args: list[TensorSpec] = []
@@ -85,7 +85,7 @@ def call_of(row: Row) -> Call:
 
 
 def columns_of(op: str, arguments: Arguments) -> dict[str, Any] | None:
-    """The columns of a call of *op* with *arguments*, by name; None where words do not say it."""
+    """The columns of a call of *op* with *arguments*, by name; None if text cannot describe it."""
     tensors: list[TensorSpec] = []
     words: list[str] = []
     skipped: list[str] = []

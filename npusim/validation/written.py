@@ -1,4 +1,4 @@
-"""From a measured call to a row: what :func:`npusim.validation.read` reads back."""
+"""Convert a measured call to a row, which :func:`npusim.validation.read` reads back."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ PRODUCTS = ("matmul", "npu_quant_matmul", "npu_weight_quant_batchmatmul")
 
 
 def row_of(call: Call, **measured: Any) -> Row | None:
-    """The row of *call*, with what was *measured*; None where rows have no room for it.
+    """The row of *call*, with what was *measured*; None if a row cannot describe it.
 
-    The row is timed as *call* is, but for what lies in the caches.
+    The row is timed like *call*, except for the state of the caches.
     """
     columns = _columns(call)
     if columns is None:
@@ -41,7 +41,7 @@ def row_of(call: Call, **measured: Any) -> Row | None:
 
 
 def _asked(call: Call) -> tuple[object, ...]:
-    # Which template runs is the vendor's choice.
+    # The vendor chooses the template.
     arguments = {name: value for name, value in _bound(call).items() if name != "template"}
     plain = {name: tuple(x) if isinstance(x, list) else x for name, x in arguments.items()}
     return call.op, plain

@@ -1,6 +1,6 @@
-"""What each call of the API is on a core: the micro-ops of its arguments.
+"""Translate each call of the API to micro-ops, depending on its arguments.
 
-A table has a function for each name; what is not in it is refused by that name.
+A table has a function for each name; a call that is not in it is refused by name.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ CALLS: Table = {
 
 
 def micro_ops(called: Called, chip: Chip) -> tuple[MicroOp, ...]:
-    """The micro-ops of a call, their operands in global memory from offset 0 on.
+    """The micro-ops of a call, whose operands in global memory start at offset 0.
 
-    Raises AscendCError where the call is not one that a core can do.
+    Raises AscendCError if no core can do the call.
     """
     made = CALLS.get(called.name)
     if made is None:
         raise AscendCError(f"{called.name} must be a call that npusim simulates; it is not yet")
     if called.name in cube.CALLS and not chip.has_cube:
-        return ()  # such calls are nothing in what the compiler makes for vector cores
+        return ()  # the compiler removes such calls from the code of vector cores
     found: Iterable[MicroOp] = made(chip, *called.arguments)
     ops = tuple(found)
     if called.name in cube.CALLS:
-        return ops  # these touch whole fractals, whatever is left of them in a tensor
+        return ops  # these access whole fractals, even if a tensor ends within one
     for operand in called.arguments:
         if isinstance(operand, LocalOperand) and operand.size:
             _check_room(called.name, operand, ops)
@@ -58,7 +58,7 @@ def micro_ops(called: Called, chip: Chip) -> tuple[MicroOp, ...]:
 
 
 def _check_room(name: str, operand: LocalOperand, ops: Iterable[MicroOp]) -> None:
-    """Raise AscendCError where what begins at *operand* ends behind the buffer that it is in."""
+    """Raise AscendCError if an access that starts at *operand* ends beyond its buffer."""
     room = align_up(operand.size * operand.dtype.bits // 8, BLOCK_BYTES)
     buffer, begin = buffer_of(operand), operand.address_bytes
     for op in ops:

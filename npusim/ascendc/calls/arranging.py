@@ -1,4 +1,4 @@
-"""Calls of the vector unit that sort, transpose and close up."""
+"""Calls of the vector unit that sort, transpose and compact."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from npusim.isa.sorting import PlacesOf
 __all__ = ["CALLS"]
 
 SORTED, PROPOSALS, PROPOSAL_ELEMENTS = 32, 16, 8
-"""Elements of a repeat of Sort32, proposals of one of RpSort16, elements of a proposal."""
+"""Elements per repeat of Sort32, proposals per repeat of RpSort16, elements of a proposal."""
 PAIR_BYTES = 8
 PATTERNS = get_args(PlacesOf)
 """By the number of src1Pattern, from 1 on."""
 FIRST = 1
-"""The form of Lanes whose count is of each repeat."""
+"""The form of Lanes with a count per repeat."""
 LISTS = {3: 2, 7: 3, 15: 4}
-"""validBit of MrgSort4Info -> how many lists take part."""
+"""validBit of MrgSort4Info -> the number of lists that are merged."""
 
 
 def _sort32(
@@ -48,7 +48,7 @@ def _sort32(
 
 
 def _lists(*words: int) -> tuple[tuple[int, ...], int]:
-    """How long the lists are that take part, and how often they are merged."""
+    """The lengths of the merged lists, and the number of merges."""
     *lengths, suspends, valid, repeats = words
     if suspends:
         raise AscendCError(
@@ -123,7 +123,7 @@ def _proposal_extract(
 
 
 def _rows(lanes: Lanes, src: LocalOperand) -> Local:
-    """What GatherMask takes from: unlike others it goes past a repeat where a count says so."""
+    """The source of GatherMask: unlike others, it extends beyond a repeat if a count needs it."""
     form, low, _, repeats = lanes
     if form != FIRST or low <= lanes_of(src):
         (found,) = every_repeat(lanes, src)

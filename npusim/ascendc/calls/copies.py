@@ -18,7 +18,7 @@ ATOMICS: tuple[AtomicOp, ...] = ("add", "max", "min")
 """By the number of Atomic in recorder.h, from SUM on."""
 
 TABLE_BLOCK_BYTES = {"bt": 64, "fb": 128}
-"""What blockLen counts (asc-devkit, DataCopy, L1ToBiasTable-Buffer and L1ToFixpipe-Buffer)."""
+"""The units of blockLen (asc-devkit, DataCopy, L1ToBiasTable-Buffer and L1ToFixpipe-Buffer)."""
 
 Operand = LocalOperand | GlobalOperand
 
@@ -29,7 +29,7 @@ def _data_copy(_: Chip, dst: Operand, src: Operand, count: int, *atomic: int) ->
         return
     inner = dst if isinstance(dst, LocalOperand) else src
     assert isinstance(inner, LocalOperand)
-    # What is no whole blocks is copied up to the last whole one.
+    # A partial block at the end is not copied.
     nbytes = inner.dtype.nbytes(count) // BLOCK_BYTES * BLOCK_BYTES
     if nbytes:
         yield from _moved(dst, src, nbytes, 1, nbytes, nbytes, *atomic)
@@ -140,7 +140,7 @@ def _moved(
     atomic: int = 0,
     atomic_type: int = 0,
 ) -> Iterator[MicroOp]:
-    """*bursts* of *burst* bytes, from start to start so many bytes apart on each side."""
+    """*bursts* of *burst* bytes, with the distance from start to start in bytes on each side."""
     if isinstance(dst, LocalOperand) and isinstance(src, LocalOperand):
         for index in range(bursts):
             yield _within(
@@ -164,7 +164,7 @@ def _pitch(bursts: int, pitch_bytes: int) -> int:
 
 
 def _bytes(operand: LocalOperand, start: int, nbytes: int) -> Local:
-    """A range of a tensor in its type, or as bytes where it ends within an element."""
+    """A range of a tensor in its type, or as bytes if it ends within an element."""
     dtype = operand.dtype
     offset = operand.address_bytes + start
     if nbytes * 8 % dtype.bits:

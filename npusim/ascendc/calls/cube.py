@@ -1,4 +1,4 @@
-"""Calls of the cube: what fills L1, L0A and L0B, products, and what leaves L0C."""
+"""Calls of the cube: loads to L1, L0A and L0B, products, and copies out of L0C."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MODES: tuple[tuple[QuantMode, bool], ...] = (
 """By the number of QuantMode_t: the mode, and whether each column has a scale."""
 SCALED = ("deqf16", "qf322b8", "req8")
 FIRST, LAST = 7, 6
-"""Events of the unit flags, which need none on the chip: assumed to be free in such kernels."""
+"""Events for unit flags, which need none on the chip: assumed to be unused in such kernels."""
 MATRIX_BLOCKS = 1
 """BLOCK_MODE_MATRIX."""
 L0C_MODES: tuple[QuantMode | None, ...] = ("none", "deqf16", None, "req8", None, "deqf16", None)
@@ -116,7 +116,7 @@ def _load_matrix(
     columns: int,
     is_turned: int,
 ) -> Iterator[MicroOp]:
-    """A piece of an Nz matrix, as a Matmul loads it into L0."""
+    """A part of an Nz matrix that a Matmul loads to L0."""
     width = c0(src.dtype)
     high, wide = (width, FRACTAL_ROWS) if is_turned else (FRACTAL_ROWS, width)
     own = local(dst, align_up(rows, high) * align_up(columns, wide))
@@ -184,7 +184,7 @@ def _mmad(
     rows, columns = align_up(m, FRACTAL_ROWS), align_up(n, FRACTAL_ROWS)
     depth = align_up(k, c0(a.dtype))
     if unit_flag:
-        # Without unit flags the cube would wait for what leaves L0C by a flag of this pair.
+        # Without unit flags the cube would wait by a flag of this pair until L0C is copied out.
         yield SetFlag("fixpipe", "cube", FIRST)
         yield WaitFlag("fixpipe", "cube", FIRST)
     if unit_flag == 3:
@@ -262,7 +262,7 @@ def _fixpipe(
 
 
 def _scales(scales: LocalOperand | int, n: int) -> Generator[MicroOp, None, Local]:
-    """Those of *n* columns in the fixpipe buffer, and what brings them there from L1."""
+    """The scales of *n* columns in the fixpipe buffer, and the copy that loads them from L1."""
     if not isinstance(scales, LocalOperand):
         raise AscendCError("Fixpipe: a scale a column must come in a tensor; pass one")
     table = local(scales, n, UINT64)
@@ -276,7 +276,7 @@ def _scales(scales: LocalOperand | int, n: int) -> Generator[MicroOp, None, Loca
 
 
 def _nz(dtype: DType, m: int, n: int, rows: int) -> int:
-    """Elements from the first to the last one of `(m, n)` in L1, as Nz of *rows* rows."""
+    """The elements from the first to the last of `(m, n)` in L1, stored as Nz of *rows* rows."""
     return ((ceil_div(n, c0(dtype)) - 1) * rows + m) * c0(dtype)
 
 

@@ -44,7 +44,7 @@ def _reduce_repeat(
 ) -> Iterator[MicroOp]:
     op, own = OPS[kind], _source(lanes, src)
     left = "value" if op == "sum" else ORDERS[order]
-    # A stride of 0 is of one repeat: there is no other one.
+    # A stride of 0 means a single repeat.
     stride = dst_stride if own.repeats > 1 else 1
     to = local(dst, 1, INT32 if left == "index" and dst.dtype.bits == 16 else None)
     made = WholeReduce(op, to, own, None, left, stride)
@@ -88,7 +88,7 @@ def _reduce_all(
 
 
 def _sum_of_sums(dst: LocalOperand, src: Local, work: LocalOperand) -> Iterator[MicroOp]:
-    """Sums of repeats, then of these, until one is left (asc-devkit, ReduceSum.md, second way)."""
+    """Sum each repeat, then the sums, until one is left (asc-devkit, ReduceSum.md, second way)."""
     while src.repeats > 1:
         sums = local(work, src.repeats)
         yield WholeReduce("sum", sums, src)

@@ -41,7 +41,7 @@ def _set_global(_: Chip, dst: GlobalOperand, number: Number) -> Iterator[MicroOp
 
 
 def _read_tiling(_: Chip) -> Iterator[MicroOp]:
-    """A launch takes the longer for it as a whole."""
+    """The launch as a whole takes longer for it."""
     yield from ()
 
 

@@ -55,7 +55,7 @@ def _compare_scalar(
 
 
 def _whole(lanes: Lanes, operand: LocalOperand) -> Lanes:
-    """Whole repeats: the results of a comparison lie bit by bit, whatever a mask says."""
+    """Whole repeats: a comparison stores one bit per element, whatever the mask."""
     if lanes.form in (1, 2):
         return Lanes(1, 256 * 8 // operand.dtype.bits, 0, lanes.repeats)
     return lanes
@@ -70,7 +70,7 @@ def _select(
     mode: int,
     lanes: Lanes,
 ) -> Iterator[MicroOp]:
-    # Each repeat has a bit for each of its lanes; in mode 0 all of them take those of the first.
+    # Each repeat has a bit for each of its lanes; in mode 0 all repeats use the bits of the first.
     count = lanes_of(dst) * every_repeat(lanes, dst)[0].repeats
     if mode == BY_REGISTER:
         count = lanes_of(dst)
@@ -124,7 +124,7 @@ def _gather(
             f"{src.address_bytes}; say by srcBaseAddr where it begins"
         )
     begin = src.address_bytes + base_bytes
-    # Offsets may reach beyond what is named: all that the tensor has may be read.
+    # Offsets may exceed the named range: the whole tensor may be read.
     count = max(1, src.size - base_bytes * 8 // src.dtype.bits)
     yield Gather(to, replace(local(src, count), offset_bytes=begin), places)
 

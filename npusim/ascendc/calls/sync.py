@@ -1,4 +1,4 @@
-"""Calls that order pipes and cores."""
+"""Calls that synchronise pipes and cores."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ PIPES: tuple[Pipe | None, ...] = (
     *("scalar", "vector", "cube", "mte1", "mte2", "mte3", None),
     *("mte3", "mte3", "vector", "fixpipe"),
 )
-"""By the number of pipe_t; None is all of them."""
+"""By the number of pipe_t; None means all pipes."""
 MODES: tuple[CrossMode, ...] = ("all", "pair", "group")
 """By the number of modeId."""
 

@@ -1,4 +1,4 @@
-"""What all tables of calls share: operands of vector instructions, and where tensors are."""
+"""Common parts of all tables of calls: operands of vector instructions, and buffers of tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["GM", "Chip", "Table", "buffer_of", "every_repeat", "lanes_of", "loca
 Table = dict[str, Callable[..., Iterable[MicroOp]]]
 
 GM = "gm"
-"""The name of global memory in micro-ops, before it is that of a tensor."""
+"""The name of global memory in micro-ops, until it is replaced by that of a tensor."""
 
 POSITIONS = (
     *("gm", "l1", "l0a", "l1", "l0b", "l1", "bt", "l0c", "ub"),
@@ -28,31 +28,31 @@ POSITIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """What a call may depend on."""
+    """The context that a call may depend on."""
 
     spec: DeviceSpec
     kind: str
 
     @property
     def has_cube(self) -> bool:
-        """Whether the core is one with a cube."""
+        """Whether the core has a cube."""
         return self.kind == CORE_KINDS[self.spec.arch][0]
 
 
 def buffer_of(operand: LocalOperand) -> str:
-    """The buffer in which a tensor is."""
+    """The buffer of a tensor."""
     if operand.position >= len(POSITIONS):
         raise AscendCError("a tensor must have a place in a buffer; take it from a queue or a TBuf")
     return POSITIONS[operand.position]
 
 
 def local(operand: LocalOperand, count: int, dtype: DType | None = None) -> Local:
-    """*count* elements from where a tensor begins on, without gaps."""
+    """*count* contiguous elements from the start of a tensor."""
     return Local(buffer_of(operand), operand.address_bytes, dtype or operand.dtype, count)
 
 
 def place(burst_bytes: int, bursts: int = 1, stride_bytes: int = 0) -> Global:
-    """So many bytes of global memory, from where the record says on."""
+    """This many bytes of global memory, from the address in the record."""
     return Global(GM, 0, burst_bytes, bursts, stride_bytes if bursts > 1 else 0)
 
 
@@ -62,7 +62,7 @@ def lanes_of(*operands: LocalOperand) -> int:
 
 
 def every_repeat(lanes: Lanes, *operands: LocalOperand) -> tuple[Local, ...]:
-    """What a vector instruction touches of each operand."""
+    """The elements of each operand that a vector instruction accesses."""
     form, low, high, repeats = lanes
     elements = lanes_of(*operands)
     if form == 0:

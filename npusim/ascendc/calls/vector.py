@@ -124,8 +124,8 @@ def _broadcast(_: Chip, dst: LocalOperand, src: LocalOperand, repeats: int) -> I
 
 
 def _copy(_: Chip, dst: LocalOperand, src: LocalOperand, lanes: Lanes) -> Iterator[MicroOp]:
-    """In counter mode the mask counts the elements of a repeat, and there are as many blocks of it,
-    each a block stride behind the one before (asc-devkit, Copy（UBToUB掩码式高维数据搬运）.md).
+    """In counter mode the mask is the element count of a repeat, which has as many blocks as these
+    need, one block stride apart (asc-devkit, Copy（UBToUB掩码式高维数据搬运）.md).
     """
     if lanes.form != COUNTER:
         yield Copy(*every_repeat(lanes, dst, src))

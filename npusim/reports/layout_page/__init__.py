@@ -1,8 +1,8 @@
-"""One page to explore layouts in: no network, nothing installed, opened from disk.
+"""A page for exploring layouts: it opens from disk and needs no network and no installation.
 
-What it draws is computed by `map.js`, and for an Mmad by `mmad.js`, from what :func:`facts` takes
-out of ``npusim.data.layout`` and a device: the order of axes and the fractal of each layout, what
-an Mmad takes, and what a burst costs. The rest is looks.
+`map.js` computes what it draws, `mmad.js` for an Mmad, from the data that :func:`facts` takes from
+``npusim.data.layout`` and a device: the order of axes and the fractal of each layout, the operands
+of an Mmad, and the cost of a burst. The rest is presentation.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from npusim.timing.cost.matrix import mmad
 __all__ = ["MAX_EXTENT", "facts", "page"]
 
 MAX_EXTENT = 1 << 16
-"""Rows and columns that a matrix of the page may have."""
+"""The most rows and columns of a matrix on the page."""
 WINDOW = 128
-"""Rows and columns that the page draws at a time; a multiple of those of every fractal."""
+"""Rows and columns that the page draws at a time; a multiple of the size of every fractal."""
 MMAD_EXTENT = 64
-"""The same of an Mmad, whose three operands stand next to each other."""
+"""The same for an Mmad, whose three operands are drawn next to each other."""
 MMAD_START = {"m": 20, "n": 32, "k": 40}
-"""What the page begins with: several fractals of every type each way, some of them padded."""
+"""The initial matrix: several fractals of every type in both directions, some padded."""
 SCRIPTS = ("map.js", "draw.js", "mmad.js", "page.js")
 SHARED = tuple(f"{name}.js" for name in frame.SHARED)
-"""Those of every page."""
+"""The style sheets of every page."""
 
 
 def page(start: Placement, spec: DeviceSpec) -> str:
-    """The page as text; it begins with *start* and charges copies as *spec* does."""
+    """The page as text; it starts with *start*, and its copies cost what they cost on *spec*."""
     if max(start.rows, start.columns) > MAX_EXTENT:
         raise ValueError(
             f"layout: the page must begin with at most {MAX_EXTENT} rows and columns, not "
             f"{start.rows} x {start.columns}; take a smaller matrix"
         )
     here = files(__name__)
-    # No text within the data may end the element that holds it.
+    # No text within the data may close the element that contains it.
     parts = {"data": json.dumps(facts(start, spec), allow_nan=False).replace("<", "\\u003c")}
     for name in (*SCRIPTS, "page.css"):
         parts[name] = here.joinpath(name).read_text(encoding="utf-8")
@@ -62,7 +62,7 @@ def page(start: Placement, spec: DeviceSpec) -> str:
 
 
 def facts(start: Placement, spec: DeviceSpec) -> Json:
-    """What the page is given of layouts and of the device, as JSON."""
+    """The data of layouts and of the device for the page, as JSON."""
     return {
         "start": {
             "rows": start.rows,
@@ -92,7 +92,7 @@ def facts(start: Placement, spec: DeviceSpec) -> Json:
 
 
 def _refusal(spec: DeviceSpec) -> str | None:
-    """Why the chip does not turn rows into Nz on their way into L1; None if it does."""
+    """Why the chip does not convert rows to Nz on the way into L1; None if it does."""
     kind = CORE_KINDS[spec.arch][0]
     builder = Builder("page", spec.cores[kind], spec.sync)
     block = builder.claim("l1", FRACTAL_ROWS * BLOCK_BYTES).of(UINT8, BLOCK_BYTES)
@@ -122,7 +122,7 @@ def _fractal(name: str, dtype: DType) -> tuple[int | None, int] | None:
 
 
 def _mmad(wanted: DType, spec: DeviceSpec) -> dict[str, object]:
-    """Where an Mmad has its operands, and the types it takes: *wanted* first if it is one."""
+    """The buffers of the operands of an Mmad, and its types: *wanted* first if it is among them."""
     dtypes = [dtype for dtype in OPERAND_DTYPES[spec.arch] if dtype.name in spec.cube.k_per_cycle]
     return {
         "most": MMAD_EXTENT,
@@ -137,7 +137,7 @@ def _mmad(wanted: DType, spec: DeviceSpec) -> dict[str, object]:
 
 
 def _step_cycles(dtype: DType, spec: DeviceSpec) -> int:
-    """Cycles that one more fractal of A and of B make an Mmad longer."""
+    """The additional cycles of an Mmad for one more fractal of A and of B."""
 
     def cycles(fractals: int) -> int:
         k = fractals * c0(dtype)

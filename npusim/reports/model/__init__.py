@@ -1,4 +1,4 @@
-"""A run of a model as a page, as tables, and several held against each other."""
+"""A run of a model as a page and as tables, and the comparison of several runs."""
 
 from __future__ import annotations
 

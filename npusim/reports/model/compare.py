@@ -1,8 +1,7 @@
-"""Runs of models held against the first: by kind of work, operator, module and layer.
+"""Runs of models compared with the first: by kind of work, operator, module and layer.
 
-What only some of them have stands there with the time that it takes, and nothing else. Modules
-are found again by their paths below the outermost one, so that classes of model can be held against
-each other.
+Rows that only some runs have show their times, but no ratio. Modules are matched by their paths
+below the outermost one, so that different classes of models can be compared.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ Own = TypeVar("Own")
 
 
 def heads(runs: Sequence[ModelRun]) -> list[Head]:
-    """How a page names *runs*: by script and card, or else by their kernels."""
+    """The labels of *runs* on a page: script and card, or otherwise their kernels."""
     if len(runs) == 1:
         return [Head("", "")]
     facts = [{"script": Fact("", (run.title,)), "card": Fact("", (run.device,))} for run in runs]
@@ -46,7 +45,7 @@ def _values(facts: Mapping[str, Fact]) -> tuple[Fact, ...]:
 
 
 def _kernels(run: ModelRun) -> dict[str, Fact]:
-    """How many there are, and the one that takes longest."""
+    """The number of kernels, and the one that takes longest."""
     kernel = next(iter(tables.by_kernel(run)), None)
     longest = f"{kernel.op} of {', '.join(kernel.inputs)}" if kernel else "none"
     return {
@@ -56,7 +55,7 @@ def _kernels(run: ModelRun) -> dict[str, Fact]:
 
 
 def headline_of(runs: Sequence[ModelRun]) -> list[str]:
-    """How long each takes against the first, and how much of each is timed."""
+    """The time of each run compared with the first, and the coverage of each."""
     times: list[str] = []
     timed = []
     for letter, run in zip(letters(len(runs)), runs, strict=True):
@@ -67,7 +66,7 @@ def headline_of(runs: Sequence[ModelRun]) -> list[str]:
 
 
 def missing(runs: Sequence[ModelRun]) -> list[str]:
-    """What is not timed of some of *runs* only; nothing if the same is missing from all."""
+    """What is untimed in only some of *runs*; empty if the same is untimed in all."""
     found = [not_timed(run) for run in runs]
     shared = reduce(and_, found)
     more = zip(letters(len(runs)), (own - shared for own in found), strict=True)
@@ -92,7 +91,7 @@ def compared(runs: Sequence[ModelRun]) -> dict[str, Sheet]:
 
 
 def below_root(found: Mapping[str, Own]) -> dict[str, Own]:
-    """*found* by the path below the outermost module, which is called `root`, if it is one."""
+    """*found* by the path below the outermost module, which is called `root`, for modules."""
     roots = {path.partition(".")[0] for path in found if path != tables.OUTSIDE}
     if len(roots) != 1:
         return dict(found)
@@ -102,7 +101,7 @@ def below_root(found: Mapping[str, Own]) -> dict[str, Own]:
 
 
 def _held(name: str, key: str, runs: Sequence[Mapping[str, Total]]) -> Sheet:
-    """Rows of all: those that take longest first, modules as they lie in each other."""
+    """The rows of all runs: the longest time first, modules in the order of their tree."""
     names = list(dict.fromkeys(chain.from_iterable(runs)))
     if key == "module":
         names = tables.as_tree(names)
@@ -122,7 +121,7 @@ def _held(name: str, key: str, runs: Sequence[Mapping[str, Total]]) -> Sheet:
 
 
 def _columns(count: int) -> dict[str, str]:
-    """Column -> how pages head it."""
+    """Column -> its heading on pages."""
     first, *others = letters(count)
     times = {f"{letter.lower()}_us": letter for letter in (first, *others)}
     ratios = {f"{letter.lower()}_ratio": f"{letter} / {first}" for letter in others}

@@ -1,6 +1,6 @@
-"""The first screen of the page of a model: the time, how much of it is known, what takes longest.
+"""The first screen of the page of a model: the time, its coverage, and what takes longest.
 
-A page never mixes models: where several ran, each has a bar below its name.
+A page never mixes models: if several ran, each has a bar below its name.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from npusim.trace.model import Kernel, ModelRun
 __all__ = ["Lead", "of_run", "of_runs"]
 
 MOST_KERNELS = 8
-"""The screen has room for so many."""
+"""The most bars on the screen."""
 AROUND = {"gaps": "#D9D9D9", "rest": "#595959"}
-"""What a step has beyond its kernels -> its colour."""
+"""Part of a step outside its kernels -> its colour."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """What is known of the step of a served model beyond its kernels."""
+    """The properties of the step of a served model beyond its kernels."""
 
     name: str
-    """What its time is called: `TPOT`."""
+    """The name of its time: `TPOT`."""
     time_us: float
     off_us: float
-    """By how much half of such times are off at most."""
+    """The error that half of such times do not exceed."""
     tokens_per_s: float
     verb: str
-    """What is done with tokens: `made`."""
+    """The verb for its tokens: `made`."""
     around_us: Mapping[str, float] = field(default_factory=dict)
-    """What takes time next to kernels: gaps between them, and the rest."""
+    """The time outside kernels: gaps between them, and the rest."""
 
 
 def of_run(run: ModelRun, lead: Lead | None) -> str:
-    """The screen of *run*, with what is known of its step."""
+    """The first screen of *run*, with the properties of its step."""
     parts = [_about(run), answer.tiles(_tiles(run, lead)), _time(run, lead), _kernels(run)]
     return answer.screen(parts)
 
 
 def of_runs(runs: Sequence[ModelRun], heads: Sequence[Head], lines: Sequence[str]) -> str:
-    """The screen of several runs, with *lines* of what else is to be said of them."""
+    """The first screen of several runs, with *lines* of further remarks."""
     found = [overview.Entry(head, run.time_us, tuple(works(run)), bounds(run))
              for run, head in zip(runs, heads, strict=True)]  # fmt: skip
     covered = ", ".join(percent(_timed(run)) for run in runs[: overview.MOST_SHARES])
@@ -66,12 +66,12 @@ def of_runs(runs: Sequence[ModelRun], heads: Sequence[Head], lines: Sequence[str
 
 
 def works(run: ModelRun) -> list[Part]:
-    """The kinds of work of *run*, as parts of a bar."""
+    """The kinds of work of *run* as parts of a bar."""
     return [Part(work, own.time_us, COLORS[work]) for work, own in by_work(run).items()]
 
 
 def _about(run: ModelRun) -> str:
-    """The card, how many kernels, and the names of the models."""
+    """The card, the number of kernels, and the names of the models."""
     kernels = counted(len(run.launches), "kernel", "kernels")
     words = [run.series, f"{kernels} in {counted(run.paid_launches, 'launch', 'launches')}"]
     names = list(dict.fromkeys(run.classes[name] for name in by_root(run) if name in run.classes))
@@ -80,7 +80,7 @@ def _about(run: ModelRun) -> str:
     return f'<p class="soft">{escape(" · ".join(words))}</p>'
 
 
-# ---- in large ----
+# ---- large figures ----
 
 
 def _tiles(run: ModelRun, lead: Lead | None) -> list[tuple[str, str]]:
@@ -96,7 +96,7 @@ def _tiles(run: ModelRun, lead: Lead | None) -> list[tuple[str, str]]:
 
 
 def _validated(run: ModelRun) -> tuple[str, str]:
-    """The share of the time of kernels of which some were measured."""
+    """The share of the time in kernels whose kind was measured on a card."""
     known_us = sum(own.time_us for kernel, own in by_kernel(run).items()
                    if _is_measured(kernel, run.series))  # fmt: skip
     share = known_us / run.time_us if run.time_us else 0.0
@@ -104,11 +104,11 @@ def _validated(run: ModelRun) -> tuple[str, str]:
 
 
 def _is_measured(kernel: Kernel, series: str) -> bool:
-    """Whether kernels of its kind were measured; a record does not say how a weight lies."""
+    """Whether kernels of its kind were measured; a record does not hold the order of a weight."""
     try:
         specs = [_spec(text) for text in kernel.inputs]
     except ValueError:
-        return False  # no tensors that npusim has written
+        return False  # not the tensors of a record that npusim wrote
     orders = (False, True) if kernel.op in PRODUCTS and len(specs) > 1 else (False,)
     for is_transposed in orders:
         given = {str(place): spec for place, spec in enumerate(specs)}
@@ -138,7 +138,7 @@ def _coverage(run: ModelRun) -> tuple[str, str]:
 
 
 def _timed(run: ModelRun) -> float:
-    """The share of the kernels of a card that are timed."""
+    """The coverage: the share of the kernels of a card that are timed."""
     timed = len(run.launches)
     return timed / ((timed + not_timed(run).total()) or 1)
 
@@ -167,7 +167,7 @@ def _sentence(run: ModelRun) -> str:
 
 
 def _models(run: ModelRun) -> str:
-    """Of several models, a bar for each to one scale."""
+    """For several models, a bar for each, all to one scale."""
     found = by_root(run)
     if len(found) < 2:
         return ""

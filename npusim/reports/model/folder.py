@@ -18,16 +18,16 @@ __all__ = ["PAGE", "kind", "write"]
 PAGE = "report.html"
 TABLES = "tables.json"
 NOT_IN_JSON = ("launches",)
-"""Tables that the record holds as well, in far less room."""
+"""Tables that the record also holds, in a much smaller form."""
 
 
 def kind(forced_by: str = "add --force") -> Kind:
-    """What is known of such folders before they are replaced, which *forced_by* asks for."""
+    """How to recognise such folders before they are replaced, which *forced_by* requests."""
     return Kind("npusim.torch", MODEL, model.made, forced_by)
 
 
 def write(run: ModelRun, folder: Path, of: Kind, *, force: bool = False) -> list[str]:
-    """Write *run* into *folder*, in place of an earlier one if *force*; returns names of files.
+    """Write *run* into *folder*, replacing an earlier run if *force*; returns names of files.
 
     Raises FolderError.
     """

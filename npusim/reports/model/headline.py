@@ -14,7 +14,7 @@ __all__ = ["bounds", "coverage", "headline", "not_timed"]
 
 
 def headline(run: ModelRun) -> list[str]:
-    """Device time, launches, kinds of work, bounds, bytes, and what is not timed."""
+    """Device time, launches, kinds of work, bottlenecks, bytes, and untimed kernels."""
     whole = total(run.launches)
     kernels = counted(whole.launches, "kernel", "kernels")
     launches = counted(run.paid_launches, "launch", "launches")
@@ -37,12 +37,12 @@ def headline(run: ModelRun) -> list[str]:
 
 
 def coverage(run: ModelRun) -> str:
-    """How many kernels of a card are timed, and which are not."""
+    """The number of kernels of a card that are timed, and the kernels that are not."""
     return text.coverage(len(run.launches), not_timed(run))
 
 
 def not_timed(run: ModelRun) -> Counter[str]:
-    """Operation of torch -> how often it was not timed, where a card would run a kernel."""
+    """Operation of torch -> how often it ran untimed although a card would run a kernel."""
     counts: Counter[str] = Counter()
     for each in run.not_timed:
         counts[each.operator] += each.count
@@ -50,7 +50,7 @@ def not_timed(run: ModelRun) -> Counter[str]:
 
 
 def bounds(run: ModelRun) -> str:
-    """What bounds the kernels in which most of the time of *run* is spent."""
+    """The bottleneck of the kernels that take most of the time of *run*."""
     spent: dict[str, float] = {}
     for launch in run.launches:
         spent[launch.kernel.bound] = spent.get(launch.kernel.bound, 0.0) + launch.time_us

@@ -1,7 +1,7 @@
 """The page of a run of a model, or of several side by side, which opens from disk.
 
-Launches of one call share their kernel, names stand there once, and starts are gaps between
-launches: thousands of launches are some tens of kilobytes.
+Launches of one call share their kernel, names are stored once, and starts are stored as gaps
+between launches: thousands of launches take some tens of kilobytes.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from npusim.trace.model import ModelRun
 __all__ = ["page", "payload"]
 
 MOST_ROWS = 300
-"""A table on a page has at most so many; its file has all."""
+"""The most rows of a table on a page; its file has all rows."""
 FOLDED = ("work", "layers", "operators", "modules", "kernels", "missing")
-"""Sections of tables, which are closed at first."""
+"""Sections of tables, which are initially closed."""
 OPEN_DEPTH = 4
-"""Modules further inside are folded away at first."""
+"""Deeper modules are initially folded."""
 SHARED, OWN = "npusim.reports", "npusim.reports.model"
 
 
 def page(runs: Sequence[ModelRun], lead: Lead | None = None) -> str:
     """The page of one run, or of several that are compared; raises ValueError for none.
 
-    *lead* is what is known of the step of a served model, which is the only run.
+    *lead* has the properties of the step of a served model, which must be the only run.
     """
     if not runs:
         raise ValueError("reports: one run at least must be given, not none; record a model")
@@ -103,7 +103,7 @@ def _shown(sheet: Sheet) -> str:
 
 
 def _missing(run: ModelRun) -> str:
-    """What is not timed, by name; the tree of modules says where it is."""
+    """Untimed operations by name; the tree of modules shows where they are."""
     if not run.not_timed:
         return '<p class="note">Every kernel that a card would run is timed.</p>'
     note = "A card would run these as kernels too; here they took no time, and are in no sum."
@@ -112,7 +112,7 @@ def _missing(run: ModelRun) -> str:
 
 
 def _modules(known: Mapping[str, Sheet]) -> str:
-    """All layers of a list together, and then each by itself."""
+    """All layers of a list together, and then each one."""
     return (
         '<p class="note">A module holds what runs in its forward and in those below.</p>'
         f"{_tree(known['roles'])}<details><summary>Each layer by itself</summary>"
@@ -121,7 +121,7 @@ def _modules(known: Mapping[str, Sheet]) -> str:
 
 
 def _tree(sheet: Sheet) -> str:
-    """The table of modules, whose first column are paths: rows with depths, by which they fold."""
+    """The table of modules, whose first column holds paths; rows fold by their depths."""
     head, rows = sheet.headings(), sheet.readable()
     are_words = [any(isinstance(row[place], str) for row in sheet.rows)
                  for place, name in enumerate(sheet.columns) if name != "bound_share"]  # fmt: skip
@@ -144,7 +144,7 @@ def _tree(sheet: Sheet) -> str:
 
 
 def _module(path: str, depth: int, *, has_more: bool) -> str:
-    """The beginning of the row of a module, with its name."""
+    """The start of the row of a module, with its name."""
     name = path if depth == 1 else tables.steps(path)[-1]
     fold = '<button class="fold" aria-label="fold"></button>' if has_more else "<i></i>"
     folded = ' class="folded"' if has_more and depth >= OPEN_DEPTH else ""
@@ -170,11 +170,11 @@ def _parts(works: Mapping[str, Total]) -> list[answer.Part]:
 # ---- layers ----
 
 Works = Mapping[str, Total]
-"""Kind of work -> its launches together."""
+"""Kind of work -> the total of its launches."""
 
 
 def _layers(runs: Sequence[ModelRun]) -> str:
-    """Layers by kind of work; of several runs, a bar for each below the other, to one scale."""
+    """Layers by kind of work; for several runs, one bar below the other, to one scale."""
     found = [tables.by_layer(run) for run in runs]
     if len(runs) > 1:
         found = [below_root(own) for own in found]
@@ -210,7 +210,7 @@ def _us(works: Works) -> float:
 
 
 def _of_run(works: Works, count: int, run: ModelRun) -> tuple[str, ...]:
-    """Time of a layer, its launches, the time of *count* like it, and their share of the run."""
+    """Time and launches of a layer, the time of *count* equal layers, their share of the run."""
     us, launches = _us(works), sum(own.launches for own in works.values())
     return (span_named(us), f"{launches:,}", span_named(count * us),
             percent(count * us / run.time_us))  # fmt: skip
@@ -232,7 +232,7 @@ def _heads_of_runs(count: int) -> list[str]:
 
 
 def _alike(runs: Sequence[Mapping[str, Works]]) -> list[tuple[list[str], list[Works | None]]]:
-    """Layers with the kinds of work of each run; those alike in a row of a list are one."""
+    """Layers with the kinds of work of each run; equal consecutive layers of a list are joined."""
     found: list[tuple[list[str], list[Works | None]]] = []
     for layer in dict.fromkeys(chain.from_iterable(runs)):
         works = [own.get(layer) for own in runs]

@@ -1,6 +1,6 @@
-"""The tables of a run of a model as columns and rows: what pages show, and what CSV and JSON hold.
+"""The tables of a run of a model as columns and rows, for pages, CSV and JSON.
 
-A column whose name ends in `_us` holds microseconds, in `_bytes` bytes, and a `share` is one of 1.
+A column whose name ends in `_us` holds microseconds, in `_bytes` bytes; a `share` is from 0 to 1.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Sheet:
         return [self.heads.get(name, name) for name in self._shown()]
 
     def readable(self) -> list[list[Cell]]:
-        """Its rows as people read them; a bound stands there with its share, if that is not all."""
+        """Its rows in readable form; a bottleneck has its share, unless that is the whole time."""
         rows = []
         for row in self.rows:
             values = dict(zip(self.columns, row, strict=True))
@@ -89,7 +89,7 @@ class Sheet:
 
 
 def readable(column: str, value: Value) -> Cell:
-    """*value* of *column* as people read it.
+    """*value* of *column* in readable form.
 
     >>> readable("time_us", 1234.5), readable("share", 0.5), readable("launches", 12)
     ('1.23 ms', '50 %', 12)
@@ -113,7 +113,7 @@ def readable(column: str, value: Value) -> Cell:
 
 
 def sheets(run: ModelRun) -> dict[str, Sheet]:
-    """Name -> table, of all that there are."""
+    """Name -> table, for all tables."""
     found = (_works(run), _operators(run), _modules(run), _roles(run), _layers(run),
              _kernels(run), _launches(run), _not_timed(run))  # fmt: skip
     return {sheet.name: sheet for sheet in found}
@@ -155,7 +155,7 @@ def _of_modules(
     classes: Mapping[str, str],
     named: Callable[[str], str],
 ) -> Sheet:
-    """A row for each of *found*; a path stands there as *named* has it."""
+    """A row for each of *found*; *named* replaces paths by their names."""
     missing: Counter[str] = Counter()
     for each in run.not_timed:
         for path in tables.above(named(each.module)):
@@ -177,7 +177,7 @@ def _layers(run: ModelRun) -> Sheet:
 
 
 def _kernels(run: ModelRun) -> Sheet:
-    """Bytes, cycles and `each` are those of one launch."""
+    """Bytes, cycles and `each` refer to one launch."""
     rows = tuple(
         (
             *(kernel.op, kernel.template, ", ".join(kernel.inputs), ", ".join(kernel.outputs)),

@@ -1,7 +1,8 @@
 """The tables of a run of a model, as plain rows: by kind of work, operator, module, layer, kernel.
 
-Each table but that of modules adds up to the whole run. A module holds what runs in its own forward
-and in those below it, so that the outermost ones, and what runs outside all, add up to it.
+Each table except that of modules adds up to the whole run. A module includes what runs in its own
+forward and in the modules below it, so that the outermost modules, and what runs outside of all of
+them, add up to the whole run.
 """
 
 from __future__ import annotations
@@ -36,32 +37,32 @@ __all__ = [
 Key = TypeVar("Key", bound=Hashable)
 
 OUTSIDE = "outside modules"
-"""Stands for what runs in no module."""
+"""Stands for what runs outside all modules."""
 ANY = "*"
 """Stands for all numbers of a list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """What some launches have together."""
+    """The totals of some launches."""
 
     launches: int
     time_us: float
     launch_us: float
-    """What starting and ending the kernels costs of that."""
+    """The part of it for starting and ending the kernels."""
     read_bytes: int
-    """What cores read from memory, the L2 included."""
+    """Bytes that cores read from memory, including the L2."""
     written_bytes: int
     gm_bytes: int
-    """What moved from and to global memory."""
+    """Bytes that moved from and to global memory."""
     bound: str
-    """What bounds the kernels that take most of the time."""
+    """The bottleneck of the kernels that take most of the time."""
     bound_share: float
     """The share of the time of those kernels."""
 
 
 def total(launches: Iterable[KernelLaunch]) -> Total:
-    """All of *launches* together."""
+    """The totals of all *launches*."""
     counts: Counter[Kernel] = Counter(launch.kernel for launch in launches)
     bounds: dict[str, float] = {}
     time_us = launch_us = 0.0
@@ -93,25 +94,25 @@ def _longest_first(found: dict[Key, Total]) -> dict[Key, Total]:
 
 
 def by_work(run: ModelRun) -> dict[str, Total]:
-    """Kind of work -> its launches together, in the order of `WORKS`."""
+    """Kind of work -> totals of its launches, in the order of `WORKS`."""
     found = _grouped(run, lambda launch: work_of(launch.kernel.op))
     return {work: total(found[work]) for work in WORKS if work in found}
 
 
 def by_operator(run: ModelRun) -> dict[tuple[str, str], Total]:
-    """Operation of torch and operator of npusim -> launches together, the longest first."""
+    """Operation of torch and operator of npusim -> totals of launches, the longest first."""
     found = _grouped(run, lambda launch: (launch.operator, launch.kernel.op))
     return _longest_first({name: total(own) for name, own in found.items()})
 
 
 def by_op(run: ModelRun) -> dict[str, Total]:
-    """Operator of npusim -> its launches together, the longest first."""
+    """Operator of npusim -> totals of its launches, the longest first."""
     found = _grouped(run, lambda launch: launch.kernel.op)
     return _longest_first({op: total(own) for op, own in found.items()})
 
 
 def by_kernel(run: ModelRun) -> dict[Kernel, Total]:
-    """Kernel -> all its launches together, the longest first."""
+    """Kernel -> totals of its launches, the longest first."""
     found = _grouped(run, lambda launch: launch.kernel)
     own = {kernel: total(launches) for kernel, launches in found.items()}
     ranked = sorted(own.items(), key=lambda item: (-item[1].time_us, item[0].op, item[0].inputs))
@@ -122,7 +123,7 @@ def by_kernel(run: ModelRun) -> dict[Kernel, Total]:
 
 
 def steps(path: str) -> tuple[str, ...]:
-    """The steps of a path from the outermost module on, a list and a number in it as one.
+    """The steps of a path from the outermost module on; a list and its index form one step.
 
     >>> steps("Llama.model.layers.0.mlp")
     ('Llama', 'model', 'layers.0', 'mlp')
@@ -137,7 +138,7 @@ def steps(path: str) -> tuple[str, ...]:
 
 
 def above(path: str) -> list[str]:
-    """*path* and those of all modules around it, the outermost first; `OUTSIDE` of none.
+    """*path* and the paths of all modules around it, the outermost first; `OUTSIDE` without any.
 
     >>> above("Llama.layers.0.mlp")
     ['Llama', 'Llama.layers.0', 'Llama.layers.0.mlp']
@@ -147,17 +148,17 @@ def above(path: str) -> list[str]:
 
 
 def by_module(run: ModelRun) -> dict[str, Total]:
-    """Path of a module -> launches in it and below, parents before children, as they first ran."""
+    """Path of a module -> launches in it and below; parents first, then in order of execution."""
     return _by_path(run, str)
 
 
 def by_role(run: ModelRun) -> dict[str, Total]:
-    """The same with all modules of a list together, whose number becomes a star."""
+    """The same with all modules of a list together; the index in the list becomes a star."""
     return _by_path(run, role_of)
 
 
 def role_of(path: str) -> str:
-    """*path* with stars for numbers.
+    """*path* with stars for indices.
 
     >>> role_of("Llama.layers.17.mlp")
     'Llama.layers.*.mlp'
@@ -166,7 +167,7 @@ def role_of(path: str) -> str:
 
 
 def _by_path(run: ModelRun, named: Callable[[str], str]) -> dict[str, Total]:
-    """A module of which nothing is timed is there as well, with no launches."""
+    """A module without timed kernels is included too, with no launches."""
     own = _grouped(run, lambda launch: named(launch.module))
     missing = (named(each.module) for each in run.not_timed)
     inside: dict[str, list[KernelLaunch]] = {}
@@ -177,7 +178,7 @@ def _by_path(run: ModelRun, named: Callable[[str], str]) -> dict[str, Total]:
 
 
 def as_tree(paths: Iterable[str]) -> list[str]:
-    """*paths* with each module right before those in it, in the order in which they came."""
+    """*paths* with each module right before its children, otherwise in the given order."""
     children: dict[str, list[str]] = {}
     for path in paths:
         around = above(path)
@@ -192,9 +193,9 @@ def as_tree(paths: Iterable[str]) -> list[str]:
 
 
 def layer_of(path: str) -> str:
-    """The layer in which the module at *path* is: the outermost that is one of a list.
+    """The layer of the module at *path*: the outermost module around it that belongs to a list.
 
-    Of what is in no layer, the module itself; `OUTSIDE` of what is in no module.
+    A module outside all layers counts as its own layer; without any module it is `OUTSIDE`.
 
     >>> layer_of("Llama.model.layers.0.mlp.up"), layer_of("Llama.lm_head"), layer_of("")
     ('Llama.model.layers.0', 'Llama.lm_head', 'outside modules')
@@ -204,13 +205,13 @@ def layer_of(path: str) -> str:
 
 
 def by_root(run: ModelRun) -> dict[str, Total]:
-    """Outermost module, which is a model, -> its launches together, as they first ran."""
+    """Outermost module, which is a model -> totals of its launches, in order of execution."""
     found = _grouped(run, lambda launch: above(launch.module)[0])
     return {name: total(own) for name, own in found.items() if name != OUTSIDE}
 
 
 def by_layer(run: ModelRun) -> dict[str, dict[str, Total]]:
-    """Layer -> kind of work -> its launches together, layers as they first ran."""
+    """Layer -> kind of work -> totals of its launches, layers in order of execution."""
     found = _grouped(run, lambda launch: layer_of(launch.module))
     return {layer: _works(launches) for layer, launches in found.items()}
 

@@ -1,6 +1,6 @@
-"""Kinds of work: what an operator is for, whichever of its kernels runs.
+"""Kinds of work: the purpose of an operator, whichever of its kernels runs.
 
-They let runs be compared whose operators differ: a product of floats with one of int8.
+They allow a comparison of runs with different operators: a product of floats with one of int8.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PARTS = {
     "quant": "quantising",
     "cache": "caches",
 }
-"""A part of the name of an operator -> its kind of work; the first one that is there counts."""
+"""A part of the name of an operator -> its kind of work; the first match counts."""
 _NAMES = {
     "activations": (
         *("relu", "sigmoid", "silu", "tanh"),
@@ -70,7 +70,7 @@ _KNOWN = {name: work for work, names in _NAMES.items() for name in names}
 
 
 def work_of(op: str) -> str:
-    """The kind of work of operator *op*; of one that is not npusim's, "own kernels".
+    """The kind of work of operator *op*; "own kernels" for an operator that is not npusim's.
 
     >>> work_of("npu_quant_matmul"), work_of("npu_dynamic_quant"), work_of("mul")
     ('matrix products', 'quantising', 'elementwise')
