@@ -296,19 +296,24 @@ def test_a_feed_forward_of_experts_is_two_launches_of_products(activation: str) 
 
 
 def test_a_feed_forward_of_int8() -> None:
-    x = torch.randint(-9, 9, (4, 32), dtype=torch.int8)
-    first, second = (torch.randint(-9, 9, (32, 32), dtype=torch.int8) for _ in range(2))
-    factors = torch.full((32,), 0.01)
+    """Its levels are rounded to float16 after each step, which moves some by one."""
+    x = torch.randint(-99, 99, (64, 32), dtype=torch.int8)
+    first, second = (torch.randint(-99, 99, (32, 64), dtype=torch.int8) for _ in range(2))
+    second = second.t().contiguous()
+    factors = torch.full((64,), 0.01)
     found = torch_npu.npu_ffn(
         x.npu(), first.npu(), second.npu(), "relu",
-        scale=torch.tensor([2.0]).npu(), offset=torch.tensor([1.0]).npu(),
+        scale=torch.tensor([0.3]).npu(), offset=torch.tensor([0.7]).npu(),
         deq_scale1=torch_npu.npu_trans_quant_param(factors.npu()),
-        deq_scale2=torch_npu.npu_trans_quant_param(factors.npu()),
+        deq_scale2=torch_npu.npu_trans_quant_param(factors[:32].npu()),
     )  # fmt: skip
     cut = (factors.view(torch.int32) & ~0x1FFF).view(torch.float32).double()
-    hidden = (x.double() @ first.double() * cut).half().relu().double()
-    levels = (hidden * 2 + 1).round().clamp(-128, 127)
-    close(found, levels @ second.double() * cut, 2**-9)
+    hidden = (x.double() @ first.double() * cut).half().relu()
+    scale, offset = torch.tensor([0.3]).half(), torch.tensor([0.7]).half()
+    levels = (hidden * scale + offset).round().clamp(-128, 127).double()
+    exact = (hidden.double() * 0.3 + 0.7).round().clamp(-128, 127)
+    assert not torch.equal(levels, exact)
+    close(found, levels @ second.double() * cut[:32], 2**-9)
 
 
 def test_a_feed_forward_refuses_other_activations() -> None:

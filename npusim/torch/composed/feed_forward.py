@@ -112,9 +112,10 @@ def _of_expert(
         call, dtype = torch.ops.npu.npu_quant_matmul, output_dtype or torch.float16
         first, second = given["deq_scale1"], given["deq_scale2"]
         hidden = _activated(call(x, weight1, first, bias=bias1, output_dtype=dtype), activation)
-        levels = hidden.float() * scale
+        # Rounded to half after each operation, as AscendQuant does (asc-devkit, AscendQuant.md).
+        levels = hidden.half() * scale.half()
         offset = given.get("offset")
-        levels = (levels if offset is None else levels + offset).round().clamp(*INT8)
+        levels = (levels if offset is None else levels + offset.half()).round().clamp(*INT8)
         return call(levels.to(torch.int8), weight2, second, bias=bias2, output_dtype=dtype)
     if given.get("antiquant_scale1") is not None:
         dequantised = torch.ops.npu.npu_weight_quant_batchmatmul
