@@ -259,9 +259,9 @@ def test_the_operator_by_itself_warns_too() -> None:
 
 
 def test_the_docstring_says_so() -> None:
-    told = " ".join(str(LinearWeightQuant.__doc__).split())
-    assert "takes weights in FRACTAL_NZ in graph mode only" in told
-    assert "DocumentWarning" in told
+    words = " ".join(str(LinearWeightQuant.__doc__).split())
+    assert "allows weights in FRACTAL_NZ only in graph mode" in words
+    assert "DocumentWarning" in words
 
 
 # ---- layers and functions that are torch's own in other words ----
