@@ -7,7 +7,14 @@ import torch
 from npusim.data.errors import Code, OpError
 from npusim.torch import numbering
 
-__all__ = ["as_on_card", "device_number", "invalid_device", "mixed_devices", "not_modelled"]
+__all__ = [
+    "as_on_card",
+    "device_number",
+    "invalid_device",
+    "mixed_devices",
+    "not_modelled",
+    "require_option",
+]
 
 
 def invalid_device(device: object) -> RuntimeError:
@@ -55,6 +62,19 @@ def not_modelled(
 ) -> NotImplementedError:
     """The error for something that a card supports and npusim does not."""
     return NotImplementedError(f"npusim.torch: {who} must not {what}; {remedy}")
+
+
+def require_option(function: str, name: str, found: object, *simulated: object) -> None:
+    """Raise NotImplementedError unless option *name* of *function* is one of *simulated*.
+
+    With another value a card gives other results, so it is never ignored.
+    """
+    if found not in simulated:
+        known = " or ".join(map(repr, simulated))
+        raise NotImplementedError(
+            f"{function}: {name} must be {known}, not {found!r}, which is not simulated; pass "
+            f"{simulated[-1]!r}"
+        )
 
 
 def as_on_card(error: OpError, op: str, acl: str) -> OpError:

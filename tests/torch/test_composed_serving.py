@@ -350,14 +350,50 @@ def test_a_norm_as_int8_and_a_kronecker_product_as_int4() -> None:
     wide = x.double()
     normed = wide / (wide.square().mean(-1, keepdim=True) + 1e-6).sqrt() * gamma + beta
     assert (found.cpu().double() - (normed / 0.5 + 3)).abs().max() < 0.52
+    narrow = torch_npu.npu_rms_norm_quant(
+        x.npu(), gamma.npu(), beta.npu(), torch.tensor([0.5]).half().npu(),
+        torch.tensor([0], dtype=torch.int8).npu(), 1e-6, dst_dtype=torch.quint4x2,
+    )  # fmt: skip
+    assert (unpacked(narrow) - (normed / 0.5).clamp(-8, 7)).abs().max() < 0.52
     tokens, left, right = half(4, 8, 16), half(8, 8), half(16, 16)
-    packed, scale = torch_npu.npu_kronecker_quant(tokens.npu(), left.npu(), right.npu())
+    given = tokens.npu(), left.npu(), right.npu()
+    packed, scale = torch_npu.npu_kronecker_quant(*given, dst_dtype=torch.int32)
     turned = left.double() @ tokens.double() @ right.double()
     close(scale, turned.abs().amax((1, 2)) / 7, 2**-8)
-    digits = (packed.cpu()[..., None] >> torch.arange(0, 32, 4)) & 15
-    levels = ((digits + 8) & 15) - 8
     expected = turned / scale.cpu().double()[:, None, None]
-    assert (levels.flatten(-2) - expected).abs().max() < 0.6
+    assert (unpacked(packed) - expected).abs().max() < 0.6
+
+
+def unpacked(words: Tensor) -> Tensor:
+    """The eight int4 of each int32, the lowest bits first."""
+    digits = (words.cpu()[..., None] >> torch.arange(0, 32, 4)) & 15
+    return (((digits + 8) & 15) - 8).flatten(-2)
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "option", "words"),
+    [
+        ("npu_quant_scatter", [(2, 4, 32)] * 4, {"reduce": "add"},
+         "reduce must be 'update', not 'add', which is not simulated; pass 'update'"),
+        ("npu_quant_scatter_", [(2, 4, 32)] * 4, {"reduce": "add"},
+         "reduce must be 'update', not 'add', which is not simulated; pass 'update'"),
+        ("npu_rms_norm_quant", [(4, 32)] * 5, {"dst_dtype": torch.int32},
+         "dst_dtype must be 'quint4x2' or 'int8' or None, not 'int32', which is not simulated; "
+         "pass None"),
+        ("npu_kronecker_quant", [(2, 4, 8), (4, 4), (8, 8)], {"dst_dtype": torch.int8},
+         "dst_dtype must be 'int32' or None, not 'int8', which is not simulated; pass None"),
+        ("npu_ring_attention_update", [(4, 4)] * 6, {"input_layout": "BSND"},
+         "input_layout must be 'SBH' or 'TND', not 'BSND', which is not simulated; pass 'TND'"),
+        ("npu_rotated_iou", [(1, 1, 5)] * 2, {"v_threshold": 0.5},
+         "v_threshold must be 0.0, not 0.5, which is not simulated; pass 0.0"),
+    ],
+)  # fmt: skip
+def test_an_option_that_is_not_simulated_is_never_ignored(
+    function: str, shapes: list[tuple[int, ...]], option: dict[str, Any], words: str
+) -> None:
+    name = function.rstrip("_")
+    with pytest.raises(NotImplementedError, match=f"^{re.escape(f'{name}: {words}')}$"):
+        getattr(torch_npu, function)(*(half(*shape).npu() for shape in shapes), **option)
 
 
 def test_updates_are_quantised_on_their_way() -> None:

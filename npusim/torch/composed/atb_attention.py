@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import torch
 
 from npusim.torch.composed.attention import SYSTEM_BYTES, into
+from npusim.torch.errors import require_option
 
 __all__ = [
     "flash_attention_prefix_v2",
@@ -32,6 +33,9 @@ NORM, ALIBI, NORM_COMPRESS, ALIBI_COMPRESS, ALIBI_COMPRESS_SQRT = 1, 2, 3, 4, 5
 slopes and distances."""
 HIDDEN = float("-inf")
 INT8_LARGEST = 127
+QUANT_QKV_ONLINE = 3
+"""The quant_type whose weights are quantised while they are computed (op-plugin@517f2e7,
+test/test_custom_ops/test_atb_paged_attention_quant.py)."""
 
 Bias: TypeAlias = torch.Tensor | None
 
@@ -173,14 +177,15 @@ def paged_attention_quant(
     scale_value: float,
     block_table: torch.Tensor,
     context_lens: torch.Tensor,
-    quant_type: int,  # noqa: ARG001
+    quant_type: int,
     outdata_type: int,  # noqa: ARG001
     k_descale: torch.Tensor,
     v_descale: torch.Tensor,
     out: torch.Tensor,
 ) -> None:
     """Attention of one token of each request in int8: the softmax weights are quantised by the
-    largest weight of a head."""
+    largest weight of a head. *out* has the type of the result."""
+    require_option("_npu_paged_attention_quant", "quant_type", quant_type, QUANT_QKV_ONLINE)
     for request, length in enumerate(_numbers(context_lens)):
         k, v = (
             _read(cache, block_table[request], length, num_kv_heads)
@@ -359,12 +364,13 @@ def ring_mla(
     qk_scale: float = 1,
     kernel_type: str | None = None,  # noqa: ARG001
     mask_type: str | None = None,
-    input_layout: str | None = None,  # noqa: ARG001
+    input_layout: str | None = None,
     calc_type: str | None = None,
     output: torch.Tensor | None = None,
     softmax_lse: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention to a part of the keys of each request, merged with the result of earlier parts."""
+    require_option("npu_ring_mla", "input_layout", input_layout, None, "type_bsnd")
     q, k = torch.cat([q_nope, q_rope], -1), torch.cat([k_nope, k_rope], -1)
     both = seqlen.reshape(-1, seqlen.shape[-1]) if seqlen.dim() > 1 else seqlen[None]
     tokens, keys = _numbers(both[0]), _numbers(both[-1])

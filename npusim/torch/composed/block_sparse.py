@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import torch
 
+from npusim.torch.errors import require_option
+
 __all__ = ["block_sparse_attention", "block_sparse_attention_backward"]
 
 Lengths = Sequence[int] | None
@@ -69,7 +71,7 @@ def block_sparse_attention(
     block_shape: Sequence[int],
     *,
     q_input_layout: str = "TND",
-    kv_input_layout: str = "TND",  # noqa: ARG001
+    kv_input_layout: str = "TND",
     num_key_value_heads: int = 1,  # noqa: ARG001
     scale_value: float = 0.0,
     inner_precise: int = 1,  # noqa: ARG001
@@ -78,6 +80,8 @@ def block_sparse_attention(
     softmax_lse_flag: int | None = 0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The attention output, and the log-sum-exp of the scores, or zeros if it is not requested."""
+    function = "npu_block_sparse_attention"
+    require_option(function, "kv_input_layout", kv_input_layout, q_input_layout)
     lengths = actual_seq_lengths, actual_seq_lengths_kv
     call = _Call(block_sparse_mask, block_shape, q_input_layout, lengths, scale_value)
     parts = zip(call.parts(query, 0), call.parts(key, 1), call.parts(value, 1), strict=True)
@@ -106,11 +110,13 @@ def block_sparse_attention_backward(
     actual_seq_lengths: Lengths,
     actual_seq_lengths_kv: Lengths,
     q_input_layout: str,
-    kv_input_layout: str,  # noqa: ARG001
+    kv_input_layout: str,
     num_key_value_heads: int,
     scale_value: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The gradients of query, key and value."""
+    function = "npu_block_sparse_attention_backward"
+    require_option(function, "kv_input_layout", kv_input_layout, q_input_layout)
     lengths = actual_seq_lengths, actual_seq_lengths_kv
     shape = block_shape or (128, 128)
     call = _Call(block_sparse_mask, shape, q_input_layout, lengths, scale_value)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
+from npusim.torch.errors import require_option
 from npusim.torch.relabel import overwrite
 
 __all__ = [
@@ -42,10 +43,14 @@ def ring_attention_update(
     *,
     actual_seq_qlen: torch.Tensor | None = None,  # noqa: ARG001
     input_layout: str = "SBH",
-    input_softmax_layout: str = "",  # noqa: ARG001
+    input_softmax_layout: str = "",
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Merge two parts of the keys by their maxima and sums, each of which is stored in eight equal
-    columns."""
+    columns. Assumed: with input_layout TND they are `(tokens, heads, 8)` by default, too."""
+    function = "npu_ring_attention_update"
+    require_option(function, "input_layout", input_layout, "SBH", "TND")
+    layouts = ("TND", "") if input_layout == "TND" else ("",)
+    require_option(function, "input_softmax_layout", input_softmax_layout, *layouts)
     largest = torch.maximum(prev_softmax_max, cur_softmax_max)
     before = prev_softmax_sum * (prev_softmax_max - largest).exp()
     now = cur_softmax_sum * (cur_softmax_max - largest).exp()

@@ -8,12 +8,15 @@ torch_npu-npu_rms_norm_quant.md and torch_npu-npu_quant_scatter.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from npusim.torch import formats
 from npusim.torch.composed.activations import gelu
-from npusim.torch.composed.caches import scatter_update, scatter_update_
+from npusim.torch.composed.caches import scatter_update_
+from npusim.torch.errors import require_option
+from npusim.torch.schemas import dtype_name
 
 __all__ = [
     "grouped_matmul_swiglu_quant_v2",
@@ -155,36 +158,26 @@ def rms_norm_quant(
     offset: torch.Tensor,
     epsilon: float = 1e-6,
     *,
-    dst_dtype: int | None = None,  # noqa: ARG001
+    dst_dtype: int | None = None,
 ) -> torch.Tensor:
-    """npu_rms_norm with a bias, quantised to int8: divided by a scale."""
+    """npu_rms_norm with a bias, divided by a scale and quantised to int8, or to packed int4."""
+    kind = dtype_name(dst_dtype)
+    require_option("npu_rms_norm_quant", "dst_dtype", kind, "quint4x2", "int8", None)
     normed = torch.ops.npu.npu_rms_norm(x, gamma, epsilon)[0].float()
-    levels = (normed + beta.float()) / scale.float() + offset.float()
-    return levels.round().clamp(*INT8).to(torch.int8)
+    levels = ((normed + beta.float()) / scale.float() + offset.float()).round()
+    return _packed(levels) if kind == "quint4x2" else levels.clamp(*INT8).to(torch.int8)
 
 
-def _quantised(
-    updates: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None, axis: int
-) -> torch.Tensor:
-    offsets = None if zeros is None else zeros.reshape(-1)
-    return torch.ops.npu.npu_quantize(updates, scales.reshape(-1), offsets, torch.qint8, axis, True)
+def _packed(levels: torch.Tensor) -> torch.Tensor:
+    """*levels* as int4, eight of a row in an int32."""
+    rows = levels.clamp(*INT4).to(torch.int32).reshape(-1, levels.shape[-1])
+    packed = torch.ops.npu.npu_convert_weight_to_int4pack(rows)
+    return packed.reshape(*levels.shape[:-1], -1)
 
 
-def quant_scatter(
-    input: torch.Tensor,
-    indices: torch.Tensor,
-    updates: torch.Tensor,
-    quant_scales: torch.Tensor,
-    quant_zero_points: torch.Tensor | None = None,
-    axis: int = -2,
-    quant_axis: int = -1,
-    reduce: str = "update",  # noqa: ARG001
-    dst_type: int | None = None,  # noqa: ARG001
-    round_mode: str | None = "rint",  # noqa: ARG001
-) -> torch.Tensor:
-    """scatter_update of *updates* quantised to int8 by npu_quantize."""
-    levels = _quantised(updates, quant_scales, quant_zero_points, quant_axis)
-    return scatter_update(input, indices, levels, axis)
+def quant_scatter(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """:func:`quant_scatter_` into a copy of *input*."""
+    return quant_scatter_(input.clone(), *args, **kwargs)
 
 
 def quant_scatter_(
@@ -195,12 +188,18 @@ def quant_scatter_(
     quant_zero_points: torch.Tensor | None = None,
     axis: int = -2,
     quant_axis: int = -1,
-    reduce: str = "update",  # noqa: ARG001
-    dst_type: int | None = None,  # noqa: ARG001
-    round_mode: str | None = "rint",  # noqa: ARG001
+    reduce: str = "update",
+    dst_type: int | None = None,
+    round_mode: str | None = "rint",
 ) -> torch.Tensor:
-    """:func:`quant_scatter` in place."""
-    levels = _quantised(updates, quant_scales, quant_zero_points, quant_axis)
+    """scatter_update_ of *updates* quantised to int8 by npu_quantize."""
+    function = "npu_quant_scatter"
+    require_option(function, "reduce", reduce, "update")
+    require_option(function, "dst_type", dtype_name(dst_type), "int8", None)
+    require_option(function, "round_mode", round_mode, None, "rint")
+    offsets = None if quant_zero_points is None else quant_zero_points.reshape(-1)
+    scales = quant_scales.reshape(-1)
+    levels = torch.ops.npu.npu_quantize(updates, scales, offsets, torch.qint8, quant_axis, True)
     return scatter_update_(input, indices, levels, axis)
 
 
@@ -210,20 +209,15 @@ def kronecker_quant(
     kronecker_p2: torch.Tensor,
     clip_ratio: float | None = None,
     dst_dtype: int | None = None,
-    dst_type_max: float | None = None,  # noqa: ARG001
+    dst_type_max: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`p1 @ x @ p2` of each token as int4, eight packed in an int32, and the scale of each token.
 
     Products are rounded to the type of x (ops-nn@e5c3fa9 quant/flat_quant).
     """
-    if dst_dtype not in (None, torch.int32):
-        raise RuntimeError(
-            f"npu_kronecker_quant: dst_dtype must be torch.int32 on the chips that are simulated, "
-            f"not {dst_dtype}; leave it out"
-        )
+    require_option("npu_kronecker_quant", "dst_dtype", dtype_name(dst_dtype), "int32", None)
+    require_option("npu_kronecker_quant", "dst_type_max", dst_type_max, 0, None)
     turned = torch.matmul(kronecker_p1, torch.matmul(x, kronecker_p2))
     largest = turned.flatten(1).abs().amax(-1).float()
     scale = largest / (INT4_LARGEST * (1.0 if clip_ratio is None else clip_ratio))
-    levels = (turned.float() / scale[:, None, None]).round().clamp(*INT4).to(torch.int32)
-    packed = torch.ops.npu.npu_convert_weight_to_int4pack(levels.reshape(-1, x.shape[-1]))
-    return packed.reshape(*x.shape[:-1], -1), scale
+    return _packed((turned.float() / scale[:, None, None]).round()), scale

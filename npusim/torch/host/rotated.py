@@ -10,6 +10,8 @@ import math
 
 import torch
 
+from npusim.torch.errors import require_option
+
 __all__ = ["box_decode", "box_encode", "iou", "nms", "overlaps"]
 
 Point = tuple[float, float]
@@ -73,10 +75,12 @@ def iou(
     trans: bool = False,
     mode: int = 0,
     is_cross: bool = True,
-    v_threshold: float = 0.0,  # noqa: ARG001
-    e_threshold: float = 0.0,  # noqa: ARG001
+    v_threshold: float = 0.0,
+    e_threshold: float = 0.0,
 ) -> torch.Tensor:
     """IoU of all pairs of boxes, or of boxes with the same index if not *is_cross*."""
+    require_option("npu_rotated_iou", "v_threshold", v_threshold, 0.0)
+    require_option("npu_rotated_iou", "e_threshold", e_threshold, 0.0)
     shared = overlaps(input.float(), query_boxes.float(), trans)
     own, true = (
         torch.tensor([[_area(_corners(box, trans)) for box in boxes] for boxes in each.tolist()])
