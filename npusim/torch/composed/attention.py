@@ -260,7 +260,10 @@ def paged_attention_splitfuse(
     scale_value: float,
     out: torch.Tensor,
 ) -> None:
-    """Attention of *seq_len* tokens of each request to *context_lens* keys."""
+    """Attention of *seq_len* tokens of each request to *context_lens* keys.
+
+    The mask is taken to be causal, as vllm-ascend passes it (assumed).
+    """
     lengths = _numbers(seq_len), _numbers(context_lens)
     heads, caches = (num_heads, num_kv_heads), (key_cache, value_cache)
     found = _paged(query, caches, block_table, lengths, heads, scale_value, is_causal=True)

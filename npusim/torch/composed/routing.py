@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import torch
 
+from npusim.torch.errors import require_option
+
 __all__ = [
     "compute_expert_tokens",
     "init_routing",
@@ -21,9 +23,10 @@ def token_permute(
     tokens: torch.Tensor,
     indices: torch.Tensor,
     num_out_tokens: int | None = None,
-    padded_mode: bool = False,  # noqa: ARG001
+    padded_mode: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """npu_moe_token_permute with fewer rows than choices: only the first rows."""
+    require_option("npu_moe_token_permute", "padded_mode", padded_mode, False)
     rows, places = torch.ops.npu.npu_moe_token_permute(tokens, indices)
     number = num_out_tokens or 0
     left = max(0, number + rows.shape[0] if number <= 0 else number)

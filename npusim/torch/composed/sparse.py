@@ -18,10 +18,16 @@ from typing import NamedTuple
 import torch
 
 from npusim.torch import card
+from npusim.torch.errors import require_option
 
 __all__ = ["lightning_indexer", "sparse_flash_attention"]
 
 CAUSAL = 3
+WHOLE = 2**63 - 1
+"""The default bound of a band: none."""
+LATENT = 2
+"""The attention mode in which latent keys are also the values (op-plugin@517f2e7, the document
+torch_npu-npu_sparse_flash_attention.md)."""
 TOKENS_AT_ONCE = 16
 """Tokens whose keys are gathered together."""
 LOWEST, LEAST = -1e12, 1e-30
@@ -85,6 +91,13 @@ def _requests(
         at += seen
 
 
+def _require_whole(function: str, sparse_mode: int, pre_tokens: int, next_tokens: int) -> None:
+    """Refuse bands: the keys that a token sees are all, or those up to its own."""
+    require_option(function, "sparse_mode", sparse_mode, 0, CAUSAL)
+    require_option(function, "pre_tokens", pre_tokens, WHOLE)
+    require_option(function, "next_tokens", next_tokens, WHOLE)
+
+
 def lightning_indexer(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -97,11 +110,12 @@ def lightning_indexer(
     layout_key: str = "BSND",
     sparse_count: int = 2048,
     sparse_mode: int = CAUSAL,
-    pre_tokens: int = 2**63 - 1,  # noqa: ARG001
-    next_tokens: int = 2**63 - 1,  # noqa: ARG001
+    pre_tokens: int = WHOLE,
+    next_tokens: int = WHOLE,
     return_value: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The indices of the best keys of each token, best first, -1 for none; and their scores."""
+    _require_whole("npu_lightning_indexer", sparse_mode, pre_tokens, next_tokens)
     shape = (*query.shape[:-2], 1, sparse_count)
     rows = query.reshape(-1, *query.shape[-2:])
     factors = weights.reshape(-1, weights.shape[-1])
@@ -146,18 +160,24 @@ def sparse_flash_attention(
     layout_query: str = "BSND",
     layout_kv: str = "BSND",
     sparse_mode: int = CAUSAL,
-    pre_tokens: int = 2**63 - 1,  # noqa: ARG001
-    next_tokens: int = 2**63 - 1,  # noqa: ARG001
-    attention_mode: int = 0,  # noqa: ARG001
+    pre_tokens: int = WHOLE,
+    next_tokens: int = WHOLE,
+    attention_mode: int = 0,
     return_softmax_lse: bool = False,
     sinks: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The attention output over latent keys, which are also the values; and maxima and sums."""
+    """The attention output over latent keys, and maxima and sums.
+
+    The keys without their rotated part are the values; *value* is not read (assumed).
+    """
     if query_rope is None or key_rope is None or sinks is not None:
         raise RuntimeError(
             "npu_sparse_flash_attention: query_rope and key_rope must be given, and sinks not: "
             "keys without rotated parts and sinks are of later chips; pass both parts"
         )
+    function = "npu_sparse_flash_attention"
+    _require_whole(function, sparse_mode, pre_tokens, next_tokens)
+    require_option(function, "attention_mode", attention_mode, 0, LATENT)
     heads, width = query.shape[-2:]
     q = torch.cat([query, query_rope], -1).reshape(-1, heads, width + query_rope.shape[-1])
     whole = torch.cat([key, key_rope], -1)
