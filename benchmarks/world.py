@@ -42,6 +42,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from closeness import difference, in_float32, rounded
+
 __all__ = ["Case", "changes", "main", "outcome_of", "summary"]
 
 PASSED, REFUSED, WRONG, FAILED, SKIPPED = "passed", "refused", "wrong", "failed", "skipped"
@@ -130,9 +132,6 @@ def report(suite: str, cases: Mapping[str, Case], results: Path) -> None:
 DTYPES = ("float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool")
 MOST_SAMPLES = 8
 """Of an operation in a type: they begin with the plainest."""
-TOLERANCES = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
-"""Type -> how far a value may be from that of the CPU, as a share of the largest one around it: a
-few units in the last place, for sums that a card adds up in another order."""
 NOT_COMPARED = {
     "as_strided": "its samples look at memory next to the tensor, which is not copied along",
     "tensor_split": "it wants its indices on the CPU, on every device",
@@ -215,74 +214,15 @@ def _sample(op: Any, sample: Any) -> Case | None:
     try:
         torch.manual_seed(0)
         got = op(given[0], *given[1], **given[2])
-        words = _difference(_rounded(got, want) if op.name in WITH_STATISTICS else got, want)
+        words = difference(rounded(got, want) if op.name in WITH_STATISTICS else got, want)
         if words.startswith("values"):
             # A card computes half types in float32, and rounds once; the CPU may round each step.
-            words = _difference(got, _rounded(_in_float32(op, sample), got)) and words
+            words = difference(got, rounded(in_float32(op, sample), got)) and words
         outcome = WRONG if words else PASSED
     except Exception as error:
         outcome, words = outcome_of(error), str(error).splitlines()[-1][:200] if str(error) else ""
     launches = clock.kernels - kernels, clock.not_timed.total() - untimed
     return Case(outcome, *launches, words)
-
-
-def _in_float32(op: Any, sample: Any) -> Any:
-    """What the CPU makes of *sample* with float32 for half types."""
-    import torch
-    from torch.utils._pytree import tree_map
-
-    half = (torch.float16, torch.bfloat16)
-
-    def wide(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return value.detach().float() if value.dtype in half else value
-        return torch.float32 if isinstance(value, torch.dtype) and value in half else value
-
-    given = tree_map(wide, (sample.input, sample.args, sample.kwargs))
-    torch.manual_seed(0)
-    return op(given[0], *given[1], **given[2])
-
-
-def _rounded(wide: Any, narrow: Any) -> Any:
-    """The results *wide* in the types of *narrow*, where both are real."""
-    import torch
-    from torch.utils._pytree import tree_map
-
-    def rounded(x: Any, y: Any) -> Any:
-        both = isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor)
-        return x.to(y.dtype) if both and x.is_floating_point() and y.is_floating_point() else x
-
-    return tree_map(rounded, wide, narrow)
-
-
-def _difference(got: Any, want: Any) -> str:
-    """How *got* of the card differs from *want* of the CPU; nothing if it does not."""
-    import torch
-    from torch.utils._pytree import tree_leaves
-
-    for mine, theirs in zip(tree_leaves(got), tree_leaves(want), strict=True):
-        if not isinstance(theirs, torch.Tensor):
-            continue
-        here, there = mine.detach().cpu(), theirs.detach()
-        if (here.shape, here.dtype) != (there.shape, there.dtype):
-            return f"{here.dtype} {tuple(here.shape)} and not {there.dtype} {tuple(there.shape)}"
-        share = TOLERANCES.get(str(there.dtype).removeprefix("torch."), 0.0)
-        finite = there[torch.isfinite(there)] if there.is_floating_point() else there.new_empty(0)
-        largest = float(finite.abs().max()) if share and finite.numel() else 0.0
-        with suppress(AssertionError):
-            torch.testing.assert_close(
-                here, there, rtol=share, atol=share * max(largest, 1.0), equal_nan=True
-            )
-            continue
-        return f"values are not close: {_worst(here, there)}"
-    return ""
-
-
-def _worst(here: Any, there: Any) -> str:
-    if here.is_complex() or not here.numel():
-        return "of complex numbers"
-    at = int((here.double() - there.double()).abs().nan_to_num(float("inf")).argmax())
-    return f"{here.reshape(-1)[at].item()} and not {there.reshape(-1)[at].item()}"
 
 
 # ---- tests of others, by pytest ----

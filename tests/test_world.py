@@ -20,6 +20,7 @@ def _loaded() -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["world"] = module
+    sys.path.append(str(file.parent))
     spec.loader.exec_module(module)
     return module
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from npusim.torch.composed.attention import SYSTEM_BYTES, into
+from npusim.torch.composed.attention import into
 from npusim.torch.errors import require_option
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "flash_attention_v2",
     "flash_attention_v3",
     "latent_attention",
-    "latent_attention_workspace",
     "paged_attention_mla",
     "paged_attention_quant",
     "paged_attention_v2",
@@ -341,11 +340,6 @@ def latent_attention(
     if lse is not None:
         sums = into(lse, sums.reshape(lse.shape))
     return (found, sums) if return_lse else found
-
-
-def latent_attention_workspace(q_nope: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-    """A tensor for :func:`latent_attention`, which does not use it."""
-    return torch.empty(SYSTEM_BYTES, dtype=torch.uint8, device=q_nope.device)
 
 
 def ring_mla(

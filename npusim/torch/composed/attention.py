@@ -33,11 +33,11 @@ __all__ = [
     "into",
     "paged_attention",
     "paged_attention_splitfuse",
-    "paged_attention_workspace",
     "prompt_flash_attention",
     "second_infer_output",
     "second_out",
     "second_workspace",
+    "workspace",
 ]
 
 FIRST, SECOND = "npu_fused_infer_attention_score", "npu_fused_infer_attention_score_v2"
@@ -242,8 +242,8 @@ def paged_attention(
     into(out, found.reshape(out.shape))
 
 
-def paged_attention_workspace(query: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-    """A tensor for :func:`paged_attention`, which does not use it."""
+def workspace(query: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    """A tensor for the attention of ATB, which here does not use it."""
     return torch.empty(SYSTEM_BYTES, dtype=torch.uint8, device=query.device)
 
 
