@@ -175,9 +175,8 @@ def sparse_flash_attention(
             "npu_sparse_flash_attention: query_rope and key_rope must be given, and sinks not: "
             "keys without rotated parts and sinks are of later chips; pass both parts"
         )
-    function = "npu_sparse_flash_attention"
-    _require_whole(function, sparse_mode, pre_tokens, next_tokens)
-    require_option(function, "attention_mode", attention_mode, 0, LATENT)
+    _require_whole("npu_sparse_flash_attention", sparse_mode, pre_tokens, next_tokens)
+    require_option("npu_sparse_flash_attention", "attention_mode", attention_mode, 0, LATENT)
     heads, width = query.shape[-2:]
     q = torch.cat([query, query_rope], -1).reshape(-1, heads, width + query_rope.shape[-1])
     whole = torch.cat([key, key_rope], -1)
