@@ -41,10 +41,10 @@ def cross_entropy_loss(
         require_option(function, name, given, type(given)(0))
     require_option(function, "reduction", reduction, "mean", "sum", "none")
     scores = torch.log_softmax(input.float(), -1)
-    weights = torch.ones_like(scores[0]) if weight is None else weight.float()
+    weights = scores.new_ones(scores.shape[1]) if weight is None else weight.float()
     is_counted = (target != ignore_index).float()
     of_target = weights[target] * is_counted
-    loss = -scores.gather(1, target[:, None])[:, 0] * of_target
+    loss = -scores.gather(1, target[:, None]).flatten() * of_target
     if label_smoothing:
         smooth = -(scores * weights).sum(-1) * is_counted / scores.shape[-1]
         loss = loss * (1 - label_smoothing) + smooth * label_smoothing

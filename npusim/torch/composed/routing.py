@@ -61,18 +61,16 @@ def token_permute_with_routing_map(
     *routing_map* `(tokens, experts)` marks the choices. With *drop_and_pad* each expert has
     `num_out_tokens / experts` rows, chosen tokens first, and the indices are those of the tokens.
     """
-    count, experts = routing_map.shape
     chosen = routing_map.bool().t().contiguous()
     if drop_and_pad:
         places = torch.sort(chosen.to(torch.uint8), dim=-1, descending=True, stable=True)[1]
-        sources = places[:, : (num_out_tokens or 0) // experts].contiguous()
+        sources = places[:, : (num_out_tokens or 0) // len(chosen)].contiguous()
         shares = None if probs is None else probs.t().contiguous().gather(1, sources).flatten()
         sources = sources.flatten()
         return tokens.index_select(0, sources), shares, sources.to(torch.int32)
-    every = torch.arange(count, device=tokens.device).expand(experts, count)
-    sources = every.masked_select(chosen)
-    shares = None if probs is None else probs.t().masked_select(chosen)
-    order = torch.sort(sources, stable=True)[1]
+    owners, sources = chosen.nonzero().unbind(1)
+    shares = None if probs is None else probs[sources, owners]
+    order = torch.sort(sources.to(torch.int32), stable=True)[1]
     return tokens.index_select(0, sources), shares, order.to(torch.int32)
 
 
@@ -102,7 +100,7 @@ def token_unpermute_with_routing_map(
         )
     rows = rows.index_select(0, indices).reshape(routing_map.shape[0], -1, rows.shape[1])
     if shares is not None:
-        of_choices = shares.masked_select(routing_map.bool())
+        of_choices = shares[routing_map.bool().nonzero().unbind(1)]
         rows = rows * of_choices.reshape(*rows.shape[:2], 1)
     return rows.sum(1).to(permuted_tokens.dtype)
 
