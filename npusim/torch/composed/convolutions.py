@@ -78,6 +78,7 @@ def backward(
     """The gradients of the input, the weight and the bias that *output_mask* requests."""
     axes = weight.dim() - 2
     options = stride, padding, dilation, False, [0] * axes, groups, output_mask
-    return torch.ops.aten.convolution_backward(
+    found: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = torch.ops.aten.convolution_backward(
         grad_output, input, weight, [weight.shape[0]], *options
     )
+    return found

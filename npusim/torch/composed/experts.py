@@ -7,6 +7,8 @@ moe/moe_gating_top_k_softmax_v2 and moe/moe_init_routing_quant_v2.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from npusim.torch.errors import require_option
@@ -188,7 +190,7 @@ def grouped_matmul_add_(
     x: torch.Tensor,
     weight: torch.Tensor,
     group_list: torch.Tensor,
-    **options: int,
+    **options: Any,
 ) -> torch.Tensor:
     """The same in place."""
     overwrite(input, grouped_matmul_add(input, x, weight, group_list, **options))
