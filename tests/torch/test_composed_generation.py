@@ -1,4 +1,5 @@
-"""Operators of sampling, of states and of quantised experts, made of others, held against loops."""
+"""Operators of sampling, of states, of quantised experts and of compressed keys, made of others,
+held against loops."""
 
 from __future__ import annotations
 
@@ -207,3 +208,56 @@ def test_products_get_their_scales_and_bias(dtype: Any) -> None:
     )  # fmt: skip
     assert found.dtype == torch.bfloat16
     close(found, expected, 2**-8)
+
+
+# ---- compressed keys ----
+
+
+def test_keys_are_compressed_by_weights_of_their_heads() -> None:
+    x, weight, ends = torch.randn(23, 2, 8).half(), torch.randn(6, 2).half(), [9, 12, 23]
+    expected, first = [], 0
+    for last in ends:
+        for start in range(first, last - 5, 3):
+            rows = x[start : start + 6].double()
+            expected.append((rows * weight.double()[..., None]).sum(0))
+        first = last
+    on_npu = [each.npu().requires_grad_() for each in (x, weight)]
+    found = torch_npu.npu_nsa_compress(*on_npu, 6, 3, actual_seq_len=ends)
+    close(found.detach(), torch.stack(expected), 2**-9)
+    found.float().sum().backward()
+    by_row = torch.zeros(23, 2).double()
+    for start in (0, 3, 12, 15):
+        by_row[start : start + 6] += weight.double()
+    close(on_npu[0].grad, by_row[..., None].expand(-1, -1, 8), 2**-9)
+
+
+def test_compressed_keys_choose_blocks() -> None:
+    ends, of_keys, of_blocks = [5, 8], [12, 20], [4, 7]
+    q, k, v = torch.randn(8, 4, 16), torch.randn(20, 2, 16), torch.randn(20, 2, 8)
+    masks = torch.ones(5, 12).triu(6).byte(), torch.eye(5, 4).byte()
+    found, chosen, largest, total = torch_npu.npu_nsa_compress_attention(
+        q.npu(), k.npu(), v.npu(), 0.5, 4, 8, 4, 16, 2, topk_mask=masks[1].npu(),
+        atten_mask=masks[0].npu(), actual_seq_qlen=ends, actual_cmp_seq_kvlen=of_keys,
+        actual_sel_seq_kvlen=of_blocks,
+    )  # fmt: skip
+    for token in range(8):
+        place, keys, blocks = (token, (0, 12), 4) if token < 5 else (token - 5, (12, 20), 3)
+        for group in range(2):
+            importance = torch.zeros(blocks).double()
+            for head in (2 * group, 2 * group + 1):
+                scores = k[slice(*keys), group].double() @ q[token, head].double() * 0.5
+                scores = scores - 40000.0 * masks[0][place, : len(scores)]
+                shares = scores.softmax(0)
+                close(found[token, head], shares @ v[slice(*keys), group].double(), 1e-5)
+                close(largest[token, head], scores.max().expand(8), 1e-5)
+                sums = (scores - scores.max()).exp().sum()
+                close(total[token, head], sums.expand(8), 1e-4)
+                for block in range(blocks):
+                    # A block of four strides and a key of two overlap in one or two of them.
+                    for behind, times in enumerate((1, 2, 2, 2, 1)):
+                        key = 4 * (block + 1) - behind
+                        if key < len(shares):
+                            importance[block] += shares[key] * times
+            importance[masks[1][place, :blocks].bool()] = 23333.0
+            wanted = importance.sort(descending=True, stable=True)[1][:2]
+            assert chosen[token, group].tolist() == wanted.tolist()

@@ -143,6 +143,8 @@ COMPOSED: dict[str, Composed] = {
     "npu_moe_token_unpermute_grad": routing_gradients.unpermute_grad,
     "npu_moe_token_unpermute_with_routing_map": routing.token_unpermute_with_routing_map,
     "npu_mrope": rotations.mrope,
+    "npu_nsa_compress": native_sparse.compress,
+    "npu_nsa_compress_attention": native_sparse.compress_attention,
     "npu_nsa_select_attention": native_sparse.select_attention,
     "npu_one_hot": layouts.one_hot,
     "npu_pad": layouts.pad,
