@@ -7,15 +7,14 @@ from dataclasses import replace
 import numpy as np
 
 from npusim.data.dtypes import INT8, DType
-from npusim.data.errors import Code
 from npusim.data.layout import FRACTAL_ROWS, NZ, c0, to_fractals
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.kernel import Product
 from npusim.ops._contract import Contract
 
 INT4_PER_INT32 = 8
-SIGNED_BIT, SHIFT_BIT = 1 << 46, 1 << 36
-"""Bits of the 64-bit words that npu_trans_quant_param packs, as the fixpipe reads them."""
+SIGNED_BIT = 1 << 46
+"""The bit of the 64-bit words that npu_trans_quant_param packs by which the fixpipe writes int8."""
 
 
 def unpacked_remedy(name: str) -> str:
@@ -101,15 +100,9 @@ def fixpipe_words(contract: Contract, scale: Operand, target: DType) -> Operand:
     if scale.array is None:
         return Operand(scale.name, spec)
     words = np.ascontiguousarray(scale.array).view(np.uint64)
-    contract.require(
-        not np.any(words & np.uint64(SHIFT_BIT)),
-        f"{scale.name} must have bit 36 clear, which asks for a shift that npu_trans_quant_param "
-        f"never does and that is not simulated; pack it with npu_trans_quant_param",
-        Code.UNSUPPORTED,
-    )
-    contract.require(
-        target is not INT8 or bool(np.all(words & np.uint64(SIGNED_BIT))),
-        f"{scale.name} must have bit 46 set for an int8 output, without it the kernel writes "
-        f"uint8; pack it with npu_trans_quant_param",
-    )
+    if target is INT8 and not np.all(words & np.uint64(SIGNED_BIT)):
+        contract.warn(
+            f"{scale.name} must have bit 46 set for an int8 output, without it the kernel writes "
+            f"uint8; pack it with npu_trans_quant_param"
+        )
     return Operand(scale.name, spec, words)

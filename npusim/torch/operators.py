@@ -221,7 +221,7 @@ def _real(
         own |= {name: is_wanted(inputs) for name, inputs in function.wanted.items()}
         layouts = {name: _layout(value) for name, value in named_tensors(own)}
         known = described(own, layouts)
-        acl = function.aclnn(known)
+        acl, refused = function.aclnn(known), function.refused(known)
         for name in function.absent:
             _require_none(op, acl, name, bound[name])
         if (text := function.warns_eager(known)) is not None and not clock.is_in_graph:
@@ -229,7 +229,7 @@ def _real(
         if text is not None:
             key = None  # it is to warn again
         if function.into:
-            done = _run(op, acl, own)
+            done = _run(op, acl, own, refused=refused)
             each = done if isinstance(done, tuple) else (done,)
             into = [bound[name] for name in function.into]
             for tensor, found in zip(into, each[: len(into)], strict=True):
@@ -237,7 +237,7 @@ def _real(
             others = each[len(into) :], _behind(function, known, first)
             return _returned(schema, [*into, *chain(*others)])
         if not function.is_done(known):
-            found = _run(op, acl, own, key, gives_list)
+            found = _run(op, acl, own, key, gives_list, refused)
         elif schema.is_mutable:
             return first
         else:
@@ -279,13 +279,14 @@ def _run(
     arguments: Mapping[str, object],
     key: Hashable = None,
     gives_list: bool = False,
+    refused: str | None = None,
 ) -> Any:
-    """Run *op*, for which torch_npu calls the aclnn function *acl*."""
+    """Run *op*, for which torch_npu calls the aclnn function *acl* unless it *refused* the call."""
     try:
         taken = {name: _taken(op, name, value) for name, value in arguments.items()}
         done = card.run(op, again_by=key, **taken)
     except OpError as error:
-        raise as_on_card(error, op, acl) from None
+        raise as_on_card(error, op, acl, refused) from None
     return _given(done, gives_list)
 
 

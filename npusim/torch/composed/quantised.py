@@ -100,7 +100,7 @@ def grouped_matmul_swiglu_quant_v2(
             "and npu_dynamic_quant"
         )
     ends = group_list.cumsum(0) if group_list_type == 1 else group_list
-    whole, scales = weight[0], weight_scale[0]
+    whole, scales = formats.as_cast(weight[0]), weight_scale[0]
     if whole.dim() == FRACTAL_DIMENSIONS and formats.get(whole) == formats.ND:
         # The axes of the weight are (e, n / c0, k / 16, 16, c0).
         whole = whole.permute(0, 2, 3, 1, 4).flatten(1, 2).flatten(2)
@@ -109,8 +109,6 @@ def grouped_matmul_swiglu_quant_v2(
     if formats.get(whole) != formats.NZ:
         whole = torch.ops.npu.npu_format_cast(whole.contiguous(), formats.NZ)
     assist = None if weight_assist_matrix is None else weight_assist_matrix[0]
-    if assist is not None and scales.dim() == assist.dim():
-        scales = scales[:, None]
     output, scale, _ = torch.ops.npu.npu_grouped_matmul_swiglu_quant(
         x, whole, ends, scales, x_scale, bias=assist
     )
