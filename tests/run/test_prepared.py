@@ -93,6 +93,17 @@ SEEN: dict[str, tuple[str, dict[str, Any]]] = {
          "num_key_value_heads": 2, "scale": 0.18, "input_layout": "BNSD",
          "atten_mask": LATER, "softmax_lse_flag": True},
     ),
+    "attention with sums": (
+        "npu_fusion_attention",
+        {"query": (2, 4, 9, 32), "key": (2, 2, 40, 32), "value": (2, 2, 40, 32), "head_num": 4,
+         "scale": 0.18, "input_layout": "BNSD", "atten_mask": LATER, "inner_precise": 2},
+    ),
+    "causal attention": (
+        "npu_fusion_attention",
+        {"query": (2, 9, 128), "key": (2, 11, 64), "value": (2, 11, 64), "head_num": 4,
+         "scale": 0.18, "input_layout": "BSH", "sparse_mode": 3,
+         "atten_mask": np.triu(np.ones((2048, 2048), np.uint8), 1)},
+    ),
 }  # fmt: skip
 """Calls whose kernels depend on values, have workspaces, or several operands in one."""
 
