@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -150,6 +150,11 @@ class Operator:
     value_dependent_inputs: tuple[str, ...] = ()
     """Operands whose values `tile` and `build` read. For all others they see the specs only, so
     calls that differ in nothing else share a kernel and its times."""
+    time_key: Callable[[DeviceSpec, Any, Any], Hashable] | None = None
+    """For a problem and its plan: a key of the values of `value_dependent_inputs` that problems
+    share whose kernels differ only in what takes no time, such as which row of a table is read.
+    Calls with equal keys, and all else equal, may be timed as one. Without it, each value of these
+    inputs is timed. `at_once` then computes every call, from the values given, not the problem."""
     templates: tuple[str, ...] = ()
     """Allowed values of its parameter `template`, on some chip: the vendor's kernels. An operator
     without any has no such parameter."""
@@ -177,6 +182,12 @@ class Operator:
                 f'signature, not neither; declare for example signature="abs(Tensor x) -> Tensor"'
             )
         check_support(self.name, self.support, () if self.is_custom else self.parameters)
+
+        if self.time_key is not None and self.at_once is None:
+            raise TypeError(
+                f"{self.name}: an operator with a time_key must have an at_once, since its "
+                f"programs serve other values than their own for times alone; declare one"
+            )
 
     def _check_kernel(self) -> None:
         missing = [

@@ -12,7 +12,7 @@ any run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from npusim.run.task import Task
 from npusim.run.views import by_operand, copies_before
 from npusim.values.buffers import UNWRITTEN
 
-__all__ = ["Prepared", "prepared"]
+__all__ = ["Prepared", "prepared", "time_key"]
 
 AtOnce = Callable[[ops.Given, Any, Any], Array | tuple[Array, ...] | None]
 
@@ -47,10 +47,10 @@ class Prepared:
     ) -> None:
         self.run = run
         """The run of each of them, with outputs without values."""
-        # A call passes arrays only: a Tensor among the arguments would be that of the first call.
-        is_plain = not any(isinstance(x, Tensor) for x in by_operand(bound).values())
-        self._at_once = operator.at_once if is_plain else None
+        self._at_once = operator.at_once if _has_arrays_only(bound) else None
         self._operator = operator.name
+        self._is_shared = operator.time_key is not None
+        """Whether it may make calls whose programs are not those of its task."""
         lists = {name: x for name, x in bound.items() if isinstance(x, list)}
         self._lists = {
             name: len(x) for name, x in lists.items() if x and isinstance(x[0], np.ndarray)
@@ -92,6 +92,7 @@ class Prepared:
             found = self._whole(self._at_once, arrays)
             if found is not None:
                 return found
+            assert not self._is_shared, f"at_once of {self._operator} must apply to every call"
             self._at_once, self._replay = None, self._task.replay()
         data = {x: y for x, y in self._placed.items() if y is not None}
         for name, array in arrays.items():
@@ -162,6 +163,27 @@ def prepared(
         return None
     task = Task(operator, spec, problem)
     return Prepared(run, task, problem, operator, bound)
+
+
+def time_key(op: str, spec: DeviceSpec, arguments: dict[str, object]) -> Hashable | None:
+    """A key that calls with arguments of these shapes, types and attributes share if their times
+    are the same, whatever their values; None if operator *op* has none.
+
+    Calls with equal keys can be made by one :class:`Prepared`. Raises OpError like the call.
+    """
+    operator = find(op)
+    bound = bind(operator, (), arguments)
+    # Its programs would compute the values of the call that they were written for.
+    if operator.time_key is None or not _has_arrays_only(bound):
+        return None
+    problem = operator.check(spec, **bound)
+    plan = operator.plan(spec, problem)
+    return None if plan is None else operator.time_key(spec, problem, plan)
+
+
+def _has_arrays_only(bound: Mapping[str, object]) -> bool:
+    """Whether a call can pass all tensors; a Tensor in *bound* would be that of the first call."""
+    return not any(isinstance(x, Tensor) for x in by_operand(bound).values())
 
 
 def _is_as_given(operand: Operand, bound: Mapping[str, object]) -> bool:

@@ -16,7 +16,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.run import run as simulate
 from npusim.run.card import Card
 from npusim.run.memory_cache import CACHE, device_key, key_of
-from npusim.run.prepared import Prepared, prepared
+from npusim.run.prepared import Prepared, prepared, time_key
 from npusim.run.repeats import Found
 from npusim.run.result import Result
 from npusim.torch.clock import clock
@@ -208,7 +208,7 @@ def prepared_again(op: str, key: Said, arguments: Mapping[str, object]) -> Prepa
     *key* covers everything in *arguments* except values on which the kernel does not depend.
     Returns None if the call cannot be prepared, or if the contents of the caches are carried over.
     The kernel for the first values is checked. Kernels for other values differ only in addresses
-    and are not checked again.
+    and are not checked again, and those that take the same time share one form.
     """
     if not is_repeatable():
         return None
@@ -222,8 +222,15 @@ def prepared_again(op: str, key: Said, arguments: Mapping[str, object]) -> Prepa
     first = CACHE.get(of_shapes, lambda: (key.values, make(True)), lambda x: _prepared_bytes(x[1]))
     if first[1] is None or first[0] == key.values:
         return first[1]
+
+    def shared() -> Prepared | None:
+        timed = time_key(op, chip, dict(arguments))
+        if timed is None:
+            return make(False)
+        return CACHE.get((*of_shapes, "timed", timed), lambda: make(False), _prepared_bytes)
+
     again: Prepared | None
-    again = CACHE.get((*of_shapes, key.values), lambda: make(False), _prepared_bytes)
+    again = CACHE.get((*of_shapes, key.values), shared, _prepared_bytes)
     return again
 
 
