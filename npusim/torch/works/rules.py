@@ -10,6 +10,7 @@ from math import prod
 
 import torch
 
+from npusim.torch.host.comparisons import is_in_float64
 from npusim.torch.works.call import (
     FLOATS,
     HALF,
@@ -25,11 +26,12 @@ from npusim.torch.works.copies import Runs
 from npusim.torch.works.passes import Pass, RowPasses
 from npusim.torch.works.scans import RunningSum
 from npusim.torch.works.sorts import RowSort
-from npusim.torch.works.streams import Stream
+from npusim.torch.works.streams import MASK, Stream
 from npusim.torch.works.work import Work
 
 __all__ = [
     "channels",
+    "compared",
     "layer_norm",
     "moved",
     "number_a_row",
@@ -55,6 +57,18 @@ def stream(*steps: str) -> Rule:
     def rule(call: Call, kernel: str) -> Works:
         found = max(call.outputs, key=torch.Tensor.numel)
         return [elements(kernel, call.inputs, call.outputs, steps, found.numel())]
+
+    return rule
+
+
+def compared(name: str) -> Rule:
+    """Comparison *name*, an elementwise kernel; the AI CPU makes those in float64."""
+
+    def rule(call: Call, kernel: str) -> Works:
+        x, other = call.args[:2]
+        if isinstance(x, torch.Tensor) and is_in_float64(name, x, other):
+            return None
+        return stream(MASK)(call, kernel)
 
     return rule
 

@@ -159,7 +159,8 @@ def _attributes(contract: Contract, x: Operand) -> tuple[float | str | None, ...
     """Parameters of the steps other than types."""
     given = contract.arguments
     if "alpha" in given:
-        return (_number(contract, "alpha", x.element),)
+        is_wide = x.element is BFLOAT16
+        return (_number(contract, "alpha", FLOAT32 if is_wide else x.element),)
     if "exponent" in given:
         power = given["exponent"]
         contract.require(

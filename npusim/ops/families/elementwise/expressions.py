@@ -377,13 +377,13 @@ TABLE = (
         "Tensor x, *, str approximate='none'",
     ),
     # One instruction or two, rounded once or twice: two of each are assumed. int32 goes through
-    # float32, which loses precision beyond 2**24.
+    # float32, which loses precision beyond 2**24. The factor of bfloat16 is float32.
     Expression(
         "axpy",
         "Axpy",
         "x + alpha * other, as torch's add computes with alpha",
         "y = x + alpha * other, int32 in float32",
-        {FLOAT32: FLOAT32, FLOAT16: FLOAT16, INT32: FLOAT32},
+        AS_IS | {INT32: FLOAT32},
         _axpy,
         "Tensor x, Tensor|float other, float alpha=1",
     ),

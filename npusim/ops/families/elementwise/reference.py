@@ -71,14 +71,14 @@ def _exceeds(a: Array, b: Array, given: Given) -> Array:
 
 
 def _axpy(given: Given) -> Array:
-    """`x + alpha * other`, each step rounded; int32 in float32."""
+    """`x + alpha * other`, each step rounded; int32 and bfloat16 in float32."""
     x, other, alpha = given.x, _other(given), given.alpha
     dtype = x.dtype
-    if dtype == np.int32:
+    if dtype in (np.int32, BF16):
         x, other = x.astype(np.float32), other.astype(np.float32)
     product = given.rounded(other * np.array(alpha).astype(x.dtype), x.dtype)
     total = given.rounded(x + product, x.dtype)
-    return cast(total, INT32, "trunc") if dtype == np.int32 else total
+    return cast(total, INT32, "trunc") if dtype == np.int32 else given.rounded(total, dtype)
 
 
 def _power(x: Array, exponent: float) -> Array:
