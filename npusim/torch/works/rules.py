@@ -33,6 +33,7 @@ __all__ = [
     "channels",
     "compared",
     "layer_norm",
+    "moment",
     "moved",
     "number_a_row",
     "ranked",
@@ -190,6 +191,19 @@ def number_a_row(*steps: str, passes: int = 1, casts: bool = False) -> Rule:
         return [work, *(cast(y.numel(), 32, 64) for y in wide)]
 
     return rule
+
+
+def moment(call: Call, kernel: str) -> Works:
+    """A variance or its root: the mean, which is expanded to the shape of x, then the squares."""
+    x = call.args[0]
+    rows, bits = max(1, call.outputs[0].numel()), bits_of(x)
+    columns = max(1, x.numel() // rows)
+    size = {"rows": rows, "columns": columns, "bits": bits, "numbers": (bits,)}
+    return [
+        RowPasses(kernel="ReduceMean", passes=(MEAN,), **size),
+        Stream(kernel="Expand", elements=x.numel(), loads=(), stores=(bits,)),
+        RowPasses(kernel=kernel, passes=(VARIANCE,), others=(bits,), **size),
+    ]
 
 
 MEAN, VARIANCE = Pass(("mul",)), Pass(("sub", "mul", "mul"))
