@@ -22,7 +22,8 @@
 
 from __future__ import annotations
 
-from npusim.ops._protocol import Operator
+from npusim.ops._operands import words_of
+from npusim.ops._protocol import Operator, Reads
 from npusim.ops._torch import TorchArguments, TorchFunction
 from npusim.ops.npu_grouped_matmul.check import check
 from npusim.ops.npu_grouped_matmul.oracle import at_once, oracle
@@ -84,5 +85,6 @@ OPERATOR = Operator(
     templates=TEMPLATES,
     flags_may_stay_up=True,
     value_dependent_inputs=("group_list",),
+    contract_reads=(Reads(operands=("scale",), finds=words_of, converts=True),),
     torch=TORCH,
 )
