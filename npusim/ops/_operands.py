@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
 
 import numpy as np
@@ -11,10 +12,13 @@ from npusim.data.layout import FRACTAL_ROWS, NZ, c0, to_fractals
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.kernel import Product
 from npusim.ops._contract import Contract
+from npusim.ops._protocol import Values, contents
 
 INT4_PER_INT32 = 8
-SIGNED_BIT = 1 << 46
-"""The bit of the 64-bit words that npu_trans_quant_param packs by which the fixpipe writes int8."""
+WORD_NAMES = ("int64", "uint64")
+"""Types of a scale of packed words."""
+SIGNED_BIT, SHIFT_BIT = 1 << 46, 1 << 36
+"""Bits of the 64-bit words that npu_trans_quant_param packs, as the fixpipe reads them."""
 
 
 def unpacked_remedy(name: str) -> str:
@@ -92,6 +96,12 @@ def as_fractals(operand: Operand) -> Operand:
     gm_matrix = operand.array.swapaxes(-1, -2)
     storage = to_fractals(gm_matrix, NZ, (FRACTAL_ROWS, c0(operand.element)))
     return Operand(operand.name, spec, storage)
+
+
+def words_of(scale: Values) -> Hashable:
+    """What a contract finds out from *scale*: its elements if they are words, else nothing."""
+    parts = scale if isinstance(scale, list) else [scale]
+    return tuple([contents(x) for x in parts if x is not None and str(x.dtype) in WORD_NAMES])
 
 
 def fixpipe_words(contract: Contract, scale: Operand, target: DType) -> Operand:

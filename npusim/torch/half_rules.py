@@ -112,5 +112,5 @@ RULES: dict[str, tuple[Rule, tuple[torch.dtype, ...]]] = {
     "var_mean": (partial(_moment, False, True), HALF),
     "std_mean": (partial(_moment, True, True), HALF),
 }
-"""Operation -> its computation, and the types for which it differs from torch's, if all tensors have
-one."""
+"""Operation -> its computation, and the types for which it differs from torch's, if all tensors
+have one."""

@@ -19,7 +19,7 @@ from npusim import ops
 from npusim.data.errors import Code, DocumentWarning, OpError, callers_level
 from npusim.data.tensor import Tensor, TensorSpec
 from npusim.ops import TorchTensor
-from npusim.run.result import Output, Result
+from npusim.run.result import Output
 from npusim.torch import card, composed, format_casts, formats, hosted, kernels
 from npusim.torch.backend import Define
 from npusim.torch.clock import clock
@@ -211,7 +211,7 @@ def _real(
     def real(*args: object, **kwargs: object) -> object:
         key = _key(function, args, kwargs) if is_repeatable else None
         if key is not None and (again := card.again(key)) is not None:
-            found = _given(again, gives_list)
+            found = _given(again.outputs, gives_list)
             if not function.has_more:
                 return found
             each = found if isinstance(found, tuple) else (found,)
@@ -276,7 +276,7 @@ def _key(
 def _run(
     op: str,
     acl: str,
-    arguments: Mapping[str, object],
+    arguments: dict[str, object],
     key: Hashable = None,
     gives_list: bool = False,
     refused: str | None = None,
@@ -284,18 +284,18 @@ def _run(
     """Run *op*, for which torch_npu calls the aclnn function *acl* unless it *refused* the call."""
     try:
         taken = {name: _taken(op, name, value) for name, value in arguments.items()}
-        done = card.run(op, again_by=key, **taken)
+        outputs, _ = kernels.run(op, taken, kernels.described_all(op, arguments), key)
     except OpError as error:
         raise as_on_card(error, op, acl, refused) from None
-    return _given(done, gives_list)
+    return _given(outputs, gives_list)
 
 
-def _given(done: Result, gives_list: bool) -> Any:
-    """The result of a function of torch_npu that ran as *done*."""
-    outputs = tuple(map(_on_npu, done.outputs.values()))
+def _given(outputs: Mapping[str, Output], gives_list: bool) -> Any:
+    """The result of a function of torch_npu that has *outputs*."""
+    found = tuple(map(_on_npu, outputs.values()))
     if gives_list:
-        return list(outputs)
-    return outputs if len(outputs) > 1 else outputs[0]
+        return list(found)
+    return found if len(found) > 1 else found[0]
 
 
 def _on_npu(output: Output) -> torch.Tensor:

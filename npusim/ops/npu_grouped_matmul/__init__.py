@@ -22,7 +22,8 @@
 
 from __future__ import annotations
 
-from npusim.ops._protocol import Operator
+from npusim.ops._operands import words_of
+from npusim.ops._protocol import Operator, Reads
 from npusim.ops._torch import TorchArguments, TorchFunction
 from npusim.ops.npu_grouped_matmul.check import check
 from npusim.ops.npu_grouped_matmul.oracle import at_once, oracle
@@ -51,7 +52,8 @@ def _acl(given: TorchArguments) -> str:
 
 
 def _refused(given: TorchArguments) -> str | None:
-    """The error of op-plugin@517f2e7, GroupedMatmulKernelNpuOpApi.cpp, without a valid group_type."""
+    """The error of a missing or wrong group_type (op-plugin@517f2e7,
+    GroupedMatmulKernelNpuOpApi.cpp)."""
     kind = given["group_type"]
     if kind is None:
         return "Requires manual passing group_type, current is None."
@@ -98,5 +100,6 @@ OPERATOR = Operator(
     templates=TEMPLATES,
     flags_may_stay_up=True,
     value_dependent_inputs=("group_list",),
+    contract_reads=(Reads(operands=("scale",), finds=words_of, converts=True),),
     torch=TORCH,
 )

@@ -43,6 +43,7 @@ from npusim.data.dtypes import Array
 from npusim.ops import _vocabulary as ops
 from npusim.ops._int4_matmul import digit_sums, unpacked
 from npusim.ops._matmul_oracle import exact_int
+from npusim.ops._operands import words_of
 from npusim.ops._swish import exp_plus_1_of
 from npusim.ops.npu_grouped_matmul_swiglu_quant.check import SUPPORT, check
 from npusim.ops.npu_grouped_matmul_swiglu_quant.kernel import build, tile
@@ -115,5 +116,6 @@ OPERATOR = ops.Operator(
     build=build,
     oracle=oracle,
     value_dependent_inputs=("group_list",),
+    contract_reads=(ops.Reads(operands=("weight_scale",), finds=words_of, converts=True),),
     torch=(TORCH,),
 )

@@ -112,5 +112,6 @@ OPERATOR = ops.Operator(
     build=build,
     templates=get_args(Template),
     flags_may_stay_up=True,
+    contract_reads=(ops.Reads(operands=("scale", "offset"), converts=True),),
     torch=(TORCH,),
 )
