@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -346,3 +347,37 @@ def other(given: dict[str, Any], seed: int) -> dict[str, Any]:
         for name, value in given.items()
         if isinstance(value, np.ndarray) and value.dtype.kind == "f"
     }
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in EVERY if ops.load(EVERY[name][0]).contract_reads]
+)
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
+def test_values_that_a_contract_reads_are_checked_in_each_call(name: str) -> None:
+    op, given = EVERY[name]
+    device, operator = taken_by(op, given), ops.load(op)
+    again = prepared(op, devices.load(device), given)
+    assert again is not None
+    read = [x for each in operator.contract_reads for x in each.operands]
+    for byte in (0, 1, 0x40, 0xFF):
+        bad = given | {
+            x: np.full(given[x].nbytes, byte, np.uint8).view(given[x].dtype).reshape(given[x].shape)
+            for x in read
+            if given.get(x) is not None
+        }
+        tensors = {x: y for x, y in by_operand(bad).items() if isinstance(y, np.ndarray | Tensor)}
+        expected = outcome(lambda bad=bad: run(op, device=device, **bad).outputs)
+        assert outcome(lambda tensors=tensors: again.outputs(tensors)) == expected
+
+
+def outcome(call: Callable[[], dict[str, Any]]) -> object:
+    """The bytes of all outputs, with every NaN the same, or the error."""
+    try:
+        found = {name: np.array(output) for name, output in call().items()}
+    except OpError as error:
+        return str(error)
+    for output in found.values():
+        if output.dtype.kind in "fV":
+            output[np.isnan(output)] = np.nan
+    return {name: output.tobytes() for name, output in found.items()}
