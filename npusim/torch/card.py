@@ -214,20 +214,26 @@ def prepared_again(op: str, key: Said, arguments: Mapping[str, object]) -> Prepa
         return None
     chip = spec()
 
-    def make(is_checked: bool) -> Prepared | None:
-        return prepared(op, chip, dict(arguments), is_checked)
-
+    given = dict(arguments)
     of_shapes = "again", op, _inserted[0][1], key.shapes
     first: tuple[tuple[bytes, ...], Prepared | None]
-    first = CACHE.get(of_shapes, lambda: (key.values, make(True)), lambda x: _prepared_bytes(x[1]))
-    if first[1] is None or first[0] == key.values:
-        return first[1]
+    first = CACHE.get(
+        of_shapes,
+        lambda: (key.values, prepared(op, chip, given)),
+        lambda made: _prepared_bytes(made[1]),
+    )
+    values, form = first
+    if form is None or values == key.values:
+        return form
+
+    def make() -> Prepared | None:
+        return form.of_values(given)
 
     def shared() -> Prepared | None:
-        timed = time_key(op, chip, dict(arguments))
+        timed = time_key(op, chip, given)
         if timed is None:
-            return make(False)
-        return CACHE.get((*of_shapes, "timed", timed), lambda: make(False), _prepared_bytes)
+            return make()
+        return CACHE.get((*of_shapes, "timed", timed), make, _prepared_bytes)
 
     again: Prepared | None
     again = CACHE.get((*of_shapes, key.values), shared, _prepared_bytes)
