@@ -22,7 +22,7 @@ from npusim.data.garbage import uncollected
 from npusim.data.tensor import GlobalTensor
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Binding, Block, Program
-from npusim.kernel.table import LaunchTable
+from npusim.kernel.table import LaunchTable, MicroOps
 from npusim.timing.engines import ENGINES, Engine, EngineChoice, engine_named, simulate
 from npusim.timing.equivalence import equivalent_cores
 from npusim.timing.memory import L2, L2_STATES, Arrival, CarriedL2, L2State, at_launch
@@ -48,6 +48,9 @@ __all__ = [
     "time",
     "verify",
 ]
+
+FEW_MICRO_OPS = 4096
+"""Micro-ops of a small launch, on all cores (measured)."""
 
 Stage = Literal[
     "programs", "checks", "values", "time", "advice", "kernels", "rows", "cells", "steps",
@@ -146,19 +149,25 @@ def time(
     every_core: bool = False,
     engine: EngineChoice = "auto",
     progress: Progress | None = None,
+    is_checked: bool = True,
 ) -> Trace:
     """Time every block, all starting at cycle 0; *every_core* times each one separately.
 
     *engine* is one of :data:`ENGINES`. *progress* is called from time to time with the share of
-    micro-ops that have started.
+    micro-ops that have started. Unless *is_checked*, copies are taken to lie in their tensors.
     """
-    check_inside(blocks, tensors)
+    if is_checked:
+        check_inside(blocks, tensors)
     alone = tuple((block,) for block in blocks)
     # Each core finds different lines among those that earlier launches have left.
     arrival = l2 if isinstance(l2, Arrival) else None
-    groups = alone if every_core or arrival else equivalent_cores(blocks, spec)
-    micro_ops = LaunchTable.of(blocks).micro_ops
-    decoders = {block.kind: Decoder(block.kind, spec, micro_ops) for block in blocks}
+    # Finding equivalent cores of a small launch takes longer than timing each.
+    is_small = not is_checked and sum(len(block.program) for block in blocks) <= FEW_MICRO_OPS
+    is_each_alone = every_core or arrival is not None or is_small
+    groups = alone if is_each_alone else equivalent_cores(blocks, spec)
+    micro_ops = MicroOps() if is_small else LaunchTable.of(blocks).micro_ops
+    kinds = dict.fromkeys(block.kind for block in blocks)
+    decoders = {kind: Decoder(kind, spec, micro_ops) for kind in kinds}
     codes: dict[tuple[Program, str], Code] = {}
     for first, *_ in groups:
         key = first.program, first.kind

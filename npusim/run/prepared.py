@@ -14,6 +14,7 @@ else: see `contract_reads`.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.run.call import bind, find, play, traps_as_errors
 from npusim.run.options import Options
 from npusim.run.result import Result
-from npusim.run.task import Task
+from npusim.run.task import CyclesOn, Task
 from npusim.run.views import by_operand
 from npusim.values.buffers import UNWRITTEN
 
@@ -86,6 +87,24 @@ class Prepared:
         """Approximate memory that it holds."""
         own = self._replay.nbytes if self._replay else 0
         return own + self._task.nbytes(self.run.trace)
+
+    def of_values(self, arguments: dict[str, object]) -> Prepared | None:
+        """Prepare *arguments* that differ in the values on which the kernel depends, and in no
+        more. Their programs are not checked. None if the call warns, or launches other kernels."""
+        warned = ops.warnings_given()
+        options = Options(values=False, is_checked=False)
+        run = play(self._operator, (), arguments, self.run.device, options)
+        is_alike = len(run.earlier) == len(self.run.earlier) and run.outputs == self.run.outputs
+        is_silent = warned == ops.warnings_given()
+        if not (is_alike and is_silent and isinstance(run.cycles_on, CyclesOn)):
+            return None
+        again = copy(self)
+        again.run, again._task = run, run.cycles_on.task
+        again._replay = None if again._at_once else again._task.replay()
+        if self._made or self._operator.contract_reads:
+            # What the contract found out may depend on these values, too.
+            again._checked = {}
+        return again
 
     def outputs(self, tensors: Mapping[str, Array | Tensor]) -> dict[str, Array]:
         """The outputs for *tensors*, by operand; shapes and types are not checked.
@@ -167,18 +186,15 @@ class Prepared:
         return made
 
 
-def prepared(
-    op: str, spec: DeviceSpec, arguments: dict[str, object], is_checked: bool = True
-) -> Prepared | None:
+def prepared(op: str, spec: DeviceSpec, arguments: dict[str, object]) -> Prepared | None:
     """A call of operator *op* with *arguments*, by the values of those that its kernel depends on.
 
     None if it warns, which each call must do again, if its kernel has operands that the contract
     makes from tensors without declaring it, if it writes in place or to fractals, or if none runs.
-    Unless *is_checked*, the kernel is checked only before micro-ops compute values. Raises what
-    :func:`npusim.run` raises.
+    Raises what :func:`npusim.run` raises.
     """
     operator, warned = find(op), ops.warnings_given()
-    run = play(op, (), arguments, spec, Options(values=False, is_checked=is_checked))
+    run = play(op, (), arguments, spec, Options(values=False))
     bound = bind(operator, (), arguments)
     problem = operator.check(spec, **bound)
     is_plain = _are_known(operator, problem, run, bound) and all(

@@ -219,6 +219,7 @@ class Task:
                 every_core=every_core,
                 engine=engine,
                 progress=None if spec else self._progress,
+                is_checked=self._is_checked,
             )
 
     @property

@@ -215,30 +215,34 @@ def prepared_again(op: str, key: Said, arguments: Mapping[str, object]) -> Prepa
     """
     if not is_repeatable():
         return None
-    chip = spec()
-
-    def make(is_checked: bool) -> Prepared | None:
-        with catch_warnings():
-            simplefilter("ignore", DocumentWarning)
-            return prepared(op, chip, dict(arguments), is_checked)
-
+    chip, given = spec(), dict(arguments)
     of_shapes = "again", op, _inserted[0][1], key.shapes
     first: tuple[tuple[bytes, ...], Prepared | None]
     again: Prepared | None
-
-    def shared() -> Prepared | None:
-        timed = time_key(op, chip, dict(arguments))
-        if timed is None:
-            return make(False)
-        return CACHE.get((*of_shapes, "timed", timed), lambda: make(False), _prepared_bytes)
-
     try:
-        first = CACHE.get(
-            of_shapes, lambda: (key.values, make(True)), lambda x: _prepared_bytes(x[1])
-        )
-        if first[1] is None or first[0] == key.values:
-            return first[1]
-        again = CACHE.get((*of_shapes, key.values), shared, _prepared_bytes)
+        with catch_warnings():
+            simplefilter("ignore", DocumentWarning)
+            first = CACHE.get(
+                of_shapes,
+                lambda: (key.values, prepared(op, chip, given)),
+                lambda made: _prepared_bytes(made[1]),
+            )
+            values, form = first
+            if form is None or values == key.values:
+                return form
+
+            def make() -> Prepared | None:
+                return form.of_values(given)
+
+            def shared() -> Prepared | None:
+                timed = time_key(op, chip, given)
+                if timed is None:
+                    return make()
+                found: Prepared | None
+                found = CACHE.get((*of_shapes, "timed", timed), make, _prepared_bytes)
+                return found
+
+            again = CACHE.get((*of_shapes, key.values), shared, _prepared_bytes)
     except OpError:
         return None
     return again

@@ -226,6 +226,38 @@ def test_equal_keys_take_equal_times(
         assert_same_bits(again.outputs(arrays)["output"], np.asarray(plain.output))
 
 
+@draws(30)
+@given(
+    device=st.sampled_from(CHIPS[1:]),
+    sizes=st.lists(st.sampled_from([0, 1, 2, 3, 17, 130]), min_size=4, max_size=4),
+    columns=st.sampled_from([32, 300]),
+    seed=st.integers(0, 99),
+)
+def test_other_groups_take_the_time_and_give_the_bits_of_their_own(
+    device: str, sizes: list[int], columns: int, seed: int
+) -> None:
+    chip, total = devices.load(device), sum(sizes)
+    if total == 0:
+        return
+
+    def call(ends: Any) -> dict[str, Any]:
+        x, weight = numbers((total, 48), HALF, seed), numbers((4, 48, columns), HALF, seed)
+        named = {"x": [x], "weight": [weight], "group_list": np.array(ends)}
+        return named | {"group_type": 0, "split_item": 3}
+
+    first = prepared("npu_grouped_matmul", chip, call([0, 0, total, total]))
+    assert first is not None
+    for chosen in (sizes, sizes[::-1]):
+        arguments = call(np.cumsum(chosen))
+        again, plain = first.of_values(arguments), run(
+            "npu_grouped_matmul", device=chip, **arguments
+        )  # fmt: skip
+        assert again is not None
+        assert facts(again.run) == facts(plain)
+        arrays = {x: y for x, y in by_operand(arguments).items() if isinstance(y, np.ndarray)}
+        assert_same_bits(again.outputs(arrays)["output"], np.asarray(plain.output))
+
+
 def facts(done: Result) -> tuple[Any, ...]:
     """Times and traffic of *done*."""
     trace = done.trace
