@@ -585,7 +585,9 @@ def test_what_torch_npu_refuses_itself_has_its_first_line() -> None:
         (1, "Use Tensor input with current cann version, The group type must be -1, 0 or 2, but "
          "now is [1]"),
     ):  # fmt: skip
-        with pytest.raises(npusim.OpError, match=f"^{re.escape(first)}\nnpu_grouped_matmul: group_t"):
+        with pytest.raises(
+            npusim.OpError, match=f"^{re.escape(first)}\nnpu_grouped_matmul: group_t"
+        ):
             torch_npu.npu_grouped_matmul(
                 [x], [half(1, 32, 16).npu()], group_list=groups, split_item=3, group_type=group_type
             )

@@ -51,7 +51,7 @@ def _acl(given: TorchArguments) -> str:
 
 
 def _refused(given: TorchArguments) -> str | None:
-    """The error of op-plugin@517f2e7, GroupedMatmulKernelNpuOpApi.cpp, without a valid group_type."""
+    """The error without a valid group_type (op-plugin@517f2e7, GroupedMatmulKernelNpuOpApi.cpp)."""
     kind = given["group_type"]
     if kind is None:
         return "Requires manual passing group_type, current is None."
