@@ -388,18 +388,14 @@ def _cache(draw: Draw) -> Arguments:
     slots = draw.rng.permutation(blocks * block)[:tokens]
     found: Arguments = {}
     is_fractal = draw.chance(0.4)
-    kinds = {"key": dtype, "value": dtype}
-    if is_fractal and draw.chance(0.3):
-        kinds["key"] = "int8"
-    for name, kind in kinds.items():
-        found[name] = _numbers(draw, (tokens, heads, width), kind)
-    for name, kind in kinds.items():
-        own = 32 // (1 if kind == "int8" else 2)
+    own = 32 // (1 if dtype == "int8" else 2)
+    for name in ("key", "value"):
+        found[name] = _numbers(draw, (tokens, heads, width), dtype)
+    for name in ("key_cache", "value_cache"):
         shape: tuple[int, ...] = (blocks, block, heads, width)
         if is_fractal:
             shape = (blocks, heads * width // own, block, own)
-        cache = _numbers(draw, shape, kind, "FRACTAL_NZ" if is_fractal else "ND")
-        found[f"{name}_cache"] = cache
+        found[name] = _numbers(draw, shape, dtype, "FRACTAL_NZ" if is_fractal else "ND")
     if draw.only_times and draw.chance(0.4):
         return found | {"slot_indices": draw.tensor((tokens,), "int32")}
     return found | {"slot_indices": draw.listed(slots, "int32")}
