@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npusim import OpError, Tensor, TensorSpec, devices, ops, run
+from npusim import DocumentWarning, OpError, Tensor, TensorSpec, devices, ops, run
 from npusim.run.prepared import prepared, time_key
 from npusim.run.result import Result
 from npusim.run.views import by_operand
@@ -112,6 +113,8 @@ SEEN: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("is_odd", [False, True], ids=["plain numbers", "infinities and NaN"])
 @pytest.mark.parametrize("name", SEEN)
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
 def test_values_that_decide_are_those_of_the_first_call(name: str, is_odd: bool) -> None:
     op, given = SEEN[name]
 
@@ -404,12 +407,15 @@ def test_values_that_a_contract_reads_are_checked_in_each_call(name: str) -> Non
 
 
 def outcome(call: Callable[[], dict[str, Any]]) -> object:
-    """The bytes of all outputs, with every NaN the same, or the error."""
-    try:
-        found = {name: np.array(output) for name, output in call().items()}
-    except OpError as error:
-        return str(error)
+    """The bytes of all outputs, with every NaN the same, or the error; and what was warned of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", DocumentWarning)
+        try:
+            found = {name: np.array(output) for name, output in call().items()}
+        except OpError as error:
+            return str(error)
     for output in found.values():
         if output.dtype.kind in "fV":
             output[np.isnan(output)] = np.nan
-    return {name: output.tobytes() for name, output in found.items()}
+    warned = [str(each.message) for each in caught if each.category is DocumentWarning]
+    return warned, {name: output.tobytes() for name, output in found.items()}

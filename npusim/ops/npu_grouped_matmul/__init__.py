@@ -52,8 +52,7 @@ def _acl(given: TorchArguments) -> str:
 
 
 def _refused(given: TorchArguments) -> str | None:
-    """The error of a missing or wrong group_type (op-plugin@517f2e7,
-    GroupedMatmulKernelNpuOpApi.cpp)."""
+    """The error without a valid group_type (op-plugin@517f2e7, GroupedMatmulKernelNpuOpApi.cpp)."""
     kind = given["group_type"]
     if kind is None:
         return "Requires manual passing group_type, current is None."

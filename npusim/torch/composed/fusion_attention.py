@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import torch
 
 from npusim.torch.composed import dropout
+from npusim.torch.graphs import as_one_step
 
 __all__ = [
     "npu_fusion_attention",
@@ -50,14 +51,25 @@ Returned = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, int, in
 
 
 def npu_fusion_attention_v3(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
-    """npu_fusion_attention with lengths, seed and offset as tensors on the host."""
+    """npu_fusion_attention with lengths, seed and offset as tensors on the host.
+
+    In a captured graph each replay drops other weights, and renews the last two.
+    """
     names = [each.name for each in torch.ops.npu.npu_fusion_attention_v3.default._schema.arguments]
     given = dict(zip(names, args, strict=False)) | kwargs
     for name in ("actual_seq_qlen", "actual_seq_kvlen"):
         if isinstance(given.get(name), torch.Tensor):
             given[name] = [int(x) for x in given[name].tolist()]
-    *tensors, seed, offset, _ = torch.ops.npu.npu_fusion_attention(**given)
-    return *tensors, torch.tensor(seed), torch.tensor(offset)
+    seed, offset = torch.tensor(0), torch.tensor(0)
+
+    def attend() -> tuple[torch.Tensor, ...]:
+        with dropout.renewed():
+            *tensors, own_seed, own_offset, _ = torch.ops.npu.npu_fusion_attention(**given)
+        seed.fill_(own_seed)
+        offset.fill_(own_offset)
+        return tuple(tensors)
+
+    return *as_one_step("npu_fusion_attention_v3", attend), seed, offset
 
 
 def npu_fusion_attention_grad(*args: Any, **kwargs: Any) -> Gradients:
@@ -79,11 +91,16 @@ def npu_fusion_attention_grad_v3(*args: Any, **kwargs: Any) -> Gradients:
     for name in ("actual_seq_qlen", "actual_seq_kvlen"):
         if isinstance(given[name], torch.Tensor):
             given[name] = [int(x) for x in given[name].tolist()]
-    for name in ("seed", "offset"):
-        # The tensor is on the host, so its value is known even during capture of a graph.
-        given[name] = 0 if given[name] is None else int(given[name].cpu().numpy())
-    found: Gradients = torch.ops.npu.npu_fusion_attention_grad(**given)
-    return found
+    place = {name: given[name] for name in ("seed", "offset")}
+
+    def back() -> Gradients:
+        for name, tensor in place.items():
+            given[name] = 0 if tensor is None else int(tensor.cpu().numpy())
+        with dropout.renewed():
+            found: Gradients = torch.ops.npu.npu_fusion_attention_grad(**given)
+        return found
+
+    return as_one_step("npu_fusion_attention_grad_v3", back)
 
 
 class _Heads(NamedTuple):
@@ -331,6 +348,7 @@ def _backward(given: dict[str, Any]) -> list[torch.Tensor]:
     keep, count = given["keep_prob"], sum(heads * q.shape[1] * k.shape[1] for q, k, _ in parts)
     kept = None
     if keep < 1:
+        dropout.require_renewed()
         mask = dropout.npu_dropout_gen_mask(
             query, [count], 1 - keep, given["seed"], given["offset"]
         )
