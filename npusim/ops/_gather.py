@@ -12,9 +12,12 @@ other, also those of several tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Literal
+
+import numpy as np
 
 from npusim.data.dtypes import (
     BFLOAT16,
@@ -30,6 +33,7 @@ from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import BLOCK_BYTES, Copy, Local, ScalarLoad, ScalarLoop, ScalarStore
 from npusim.kernel import Block, GmView, Program, VectorCore, bindings, pieces, share
+from npusim.kernel.table import spread
 from npusim.ops import _vocabulary as ops
 
 TYPES = (FLOAT32, FLOAT16, BFLOAT16, INT8, UINT8, INT32, INT64)
@@ -164,6 +168,46 @@ def _template(spec: DeviceSpec, p: Problem) -> Template:
     if p.row_bytes % BLOCK_BYTES:
         return "ragged"
     return "whole_table" if is_small else "whole"
+
+
+def copies_of_row(p: Problem, plan: Plan) -> list[list[tuple[int, int]]]:
+    """The parts of a row, `(start, bytes)`, grouped by those that share the buffer."""
+    if plan.template not in ("ragged", "pieces"):
+        return [[(0, p.row_bytes)]]
+    parts = list(pieces(align_down(p.row_bytes, BLOCK_BYTES), plan.piece_bytes))
+    if p.row_bytes % BLOCK_BYTES:
+        parts.append((p.row_bytes - BLOCK_BYTES, BLOCK_BYTES))
+    return [parts] if plan.template == "ragged" else [[part] for part in parts]
+
+
+def time_key(spec: DeviceSpec, p: Problem, plan: Plan) -> Hashable:
+    """What the time depends on, apart from sizes: for each copy of a row, whether it begins at a
+    sector, and which lines of the L2 it touches; the lines are numbered as they are met.
+
+    The L2 treats all lines alike (:mod:`npusim.timing.memory.l2`), so it only matters which copies
+    touch the same ones. A table that the cores hold is read at its indices without the L2; such
+    calls share a time only if their indices are the same.
+    """
+    if p.indices is None or plan.keeps_table:
+        return p.indices
+    rows = np.arange(p.tables)[:, None] * p.rows + np.array(p.indices, np.int64)
+    # A load reads a little past a row that the chip cannot load otherwise.
+    granule = spec.transfer.load_granule_bytes
+    parts = [
+        (start, align_up(nbytes, granule))
+        for group in copies_of_row(p, plan)
+        for start, nbytes in group
+    ]
+    offset, nbytes = np.array(parts, np.int64).T
+    starts = (rows.reshape(-1, 1) * p.row_bytes + offset).ravel()
+    ends = starts + np.tile(nbytes, rows.size)
+    first, end = starts // spec.l2.line_bytes, -(-ends // spec.l2.line_bytes)
+    _, lines = spread(end - first, first)
+    _, met, line = np.unique(lines, return_index=True, return_inverse=True)
+    numbered = np.argsort(np.argsort(met))[line]
+    is_at_sector = starts % spec.transfer.sector_bytes == 0
+    found = is_at_sector.astype(np.int64), end - first, numbered
+    return sha256(np.concatenate(found).tobytes()).digest()
 
 
 # ---- kernel ----
@@ -311,7 +355,7 @@ class Gather:
     def _copy_row(self, number: int) -> None:
         """Copy row *number* of the result separately."""
         src, dst = self.table.row(self.p.row_of(number)), self.output.row(number)
-        for parts in self._copies():
+        for parts in copies_of_row(self.p, self.plan):
             tile, places, at = self.rows.alloc(), [], 0
             for start, width in parts:
                 here, across = tile[at : at + width], slice(start, start + width)
@@ -323,11 +367,3 @@ class Gather:
             for here, view in places:
                 self.core.data_copy(view.operand, here)
             self.rows.free(tile)
-
-    def _copies(self) -> list[list[tuple[int, int]]]:
-        """The parts of a row, `(start, bytes)`, grouped by those that share the buffer."""
-        row_bytes, most = self.p.row_bytes, self.plan.piece_bytes
-        parts = list(pieces(align_down(row_bytes, BLOCK_BYTES), most))
-        if row_bytes % BLOCK_BYTES:
-            parts.append((row_bytes - BLOCK_BYTES, BLOCK_BYTES))
-        return [parts] if self.plan.template == "ragged" else [[part] for part in parts]

@@ -33,7 +33,7 @@ from npusim.kernel.rows import pieces
 from npusim.kernel.steps import Step
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
-from npusim.ops._matmul_oracle import exact_int, scale_of_words
+from npusim.ops._matmul_oracle import exact_int, scale_of_words, shifted
 
 __all__ = [
     "FILLED",
@@ -412,12 +412,13 @@ def scaled_groups(a: Array, b: Array, words: Array) -> Array:
     """
     groups = len(words)
     size = a.shape[-1] // groups
-    factors = scale_of_words(words.astype(np.int64))
+    words = words.astype(np.int64)
+    factors = scale_of_words(words)
     total = np.zeros((a.shape[0], b.shape[1]), np.float16)
     with np.errstate(all="ignore"):
         for group in range(groups):
             ks = slice(group * size, (group + 1) * size)
-            sums = exact_int(a[:, ks], b[ks]).astype(F32)
+            sums = shifted(exact_int(a[:, ks], b[ks]), words[group]).astype(F32)
             half = (sums * factors[group]).astype(np.float16)
             total = half if group == 0 else total + half
     return total

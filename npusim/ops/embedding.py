@@ -24,7 +24,7 @@ from npusim.data.dtypes import INT32, INT64, Array
 from npusim.data.tensor import TensorSpec
 from npusim.ops import _vocabulary as ops
 from npusim.ops._contract import MAX_RANK
-from npusim.ops._gather import TYPES, TYPES_310P, Problem, build, tile
+from npusim.ops._gather import TYPES, TYPES_310P, Problem, build, tile, time_key
 from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, Operands, Row
 
 INDICES = Operands((INT32, INT64), ranks=(0, MAX_RANK - 1))
@@ -71,4 +71,5 @@ OPERATOR = ops.Operator(
     oracle=oracle,
     at_once=lambda given, *_: oracle(given),
     value_dependent_inputs=("indices",),
+    time_key=time_key,
 )

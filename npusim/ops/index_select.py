@@ -25,7 +25,7 @@ from npusim.data.dtypes import INT32, INT64, Array
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.ops._contract import MAX_RANK, Contract
-from npusim.ops._gather import TYPES, TYPES_310P, Plan, Problem, build, tile
+from npusim.ops._gather import TYPES, TYPES_310P, Plan, Problem, build, tile, time_key
 from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator
 from npusim.ops._support import A2_A3, ATLAS_INFERENCE, Operands, Row
@@ -83,4 +83,5 @@ OPERATOR = Operator(
     oracle=oracle,
     at_once=lambda given, *_: oracle(given),
     value_dependent_inputs=("index",),
+    time_key=time_key,
 )

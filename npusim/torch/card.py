@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
+from warnings import catch_warnings, simplefilter
 
 from npusim.ascendc import SourceLaunch
+from npusim.data.errors import DocumentWarning, OpError
 from npusim.devices.schema import DeviceSpec
 from npusim.run import run as simulate
 from npusim.run.card import Card
 from npusim.run.memory_cache import CACHE, device_key, key_of
-from npusim.run.prepared import Prepared, prepared
+from npusim.run.prepared import Prepared, prepared, time_key
 from npusim.run.repeats import Found
 from npusim.run.result import Result
 from npusim.torch.clock import clock
@@ -206,24 +208,39 @@ def prepared_again(op: str, key: Said, arguments: Mapping[str, object]) -> Prepa
     """The prepared form that calls of *op* with this *key* share; made by the first of them.
 
     *key* covers everything in *arguments* except values on which the kernel does not depend.
-    Returns None if the call cannot be prepared, or if the contents of the caches are carried over.
+    Returns None if the call cannot be prepared, if it warns or is refused, which its run does, or
+    if the contents of the caches are carried over.
     The kernel for the first values is checked. Kernels for other values differ only in addresses
-    and are not checked again.
+    and are not checked again, and those that take the same time share one form.
     """
     if not is_repeatable():
         return None
     chip = spec()
 
     def make(is_checked: bool) -> Prepared | None:
-        return prepared(op, chip, dict(arguments), is_checked)
+        with catch_warnings():
+            simplefilter("ignore", DocumentWarning)
+            return prepared(op, chip, dict(arguments), is_checked)
 
     of_shapes = "again", op, _inserted[0][1], key.shapes
     first: tuple[tuple[bytes, ...], Prepared | None]
-    first = CACHE.get(of_shapes, lambda: (key.values, make(True)), lambda x: _prepared_bytes(x[1]))
-    if first[1] is None or first[0] == key.values:
-        return first[1]
     again: Prepared | None
-    again = CACHE.get((*of_shapes, key.values), lambda: make(False), _prepared_bytes)
+
+    def shared() -> Prepared | None:
+        timed = time_key(op, chip, dict(arguments))
+        if timed is None:
+            return make(False)
+        return CACHE.get((*of_shapes, "timed", timed), lambda: make(False), _prepared_bytes)
+
+    try:
+        first = CACHE.get(
+            of_shapes, lambda: (key.values, make(True)), lambda x: _prepared_bytes(x[1])
+        )
+        if first[1] is None or first[0] == key.values:
+            return first[1]
+        again = CACHE.get((*of_shapes, key.values), shared, _prepared_bytes)
+    except OpError:
+        return None
     return again
 
 

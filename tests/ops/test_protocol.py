@@ -143,10 +143,15 @@ SWIGLU_ROW = Row(x=(FLOAT16, FLOAT32))
             {"support": (Row(x=FLOAT16, dim=-1),)},
             "npu_swiglu: a row of support must give dim a tuple of values, not -1; correct it",
         ),
+        (
+            {"time_key": lambda *_: None},
+            "npu_swiglu: an operator with a time_key must have an at_once, since its programs "
+            "serve other values than their own for times alone; declare one",
+        ),
     ],
     ids=[
         *("oracle", "signature", "support", "product line", "unknown parameter"),
-        *("missing tensor", "names of types", "a value"),
+        *("missing tensor", "names of types", "a value", "shared times"),
     ],
 )
 def test_an_operator_is_refused_without_what_every_operator_declares(

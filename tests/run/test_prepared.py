@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from calls import CALLS as EVERY
+from draws import draws
+from hypothesis import given
+from hypothesis import strategies as st
 
-from npusim import TensorSpec, devices, run
-from npusim.run.prepared import prepared
+from npusim import OpError, Tensor, TensorSpec, devices, ops, run
+from npusim.run.prepared import prepared, time_key
+from npusim.run.result import Result
 from npusim.run.views import by_operand
 
 CHIPS = ("ascend310p3", "ascend910b2", "ascend910_9391")
@@ -88,6 +94,17 @@ SEEN: dict[str, tuple[str, dict[str, Any]]] = {
         {"query": (2, 4, 9, 32), "key": (2, 2, 40, 32), "value": (2, 2, 40, 32), "num_heads": 4,
          "num_key_value_heads": 2, "scale": 0.18, "input_layout": "BNSD",
          "atten_mask": LATER, "softmax_lse_flag": True},
+    ),
+    "attention with sums": (
+        "npu_fusion_attention",
+        {"query": (2, 4, 9, 32), "key": (2, 2, 40, 32), "value": (2, 2, 40, 32), "head_num": 4,
+         "scale": 0.18, "input_layout": "BNSD", "atten_mask": LATER, "inner_precise": 2},
+    ),
+    "causal attention": (
+        "npu_fusion_attention",
+        {"query": (2, 9, 128), "key": (2, 11, 64), "value": (2, 11, 64), "head_num": 4,
+         "scale": 0.18, "input_layout": "BSH", "sparse_mode": 3,
+         "atten_mask": np.triu(np.ones((2048, 2048), np.uint8), 1)},
     ),
 }  # fmt: skip
 """Calls whose kernels depend on values, have workspaces, or several operands in one."""
@@ -170,6 +187,76 @@ def test_values_and_times_are_those_of_a_run(name: str, dtype: Any, device: str)
     assert again.run.outputs == {"output": TensorSpec(expected.shape, expected.dtype.name)}
 
 
+TABLES = [(512, 128), (600, 100), (6000, 5), (4096, 17), (900, 63), (6, 50001), (300, 1000)]
+LINE_ROWS = 512
+"""So many rows begin and end where lines of the L2 do, whatever the row and the chip."""
+
+
+@draws(60)
+@given(
+    device=st.sampled_from(CHIPS),
+    table=st.sampled_from(TABLES),
+    tables=st.sampled_from([0, 1, 2]),
+    indices=st.lists(st.integers(0, 11), min_size=1, max_size=6),
+    seed=st.integers(0, 99),
+)
+def test_equal_keys_take_equal_times(
+    device: str, table: tuple[int, int], tables: int, indices: list[int], seed: int
+) -> None:
+    """Rows trade places at random, alone or by so many that lines do, then are some others."""
+    chip, rng = devices.load(device), np.random.default_rng(seed)
+    op, (x, index) = ("index_select", ("x", "index")) if tables else (
+        "embedding", ("weight", "indices")
+    )  # fmt: skip
+    shape = (tables, *table) if tables else table
+    first = np.array(indices) % table[0]
+    swapped = rng.permutation(table[0])[first]
+    lines = rng.permutation(max(1, table[0] // LINE_ROWS))[first // LINE_ROWS]
+    moved = lines * LINE_ROWS + first % LINE_ROWS
+    key, again = object(), None
+    for chosen in (first, moved % table[0], swapped, rng.integers(0, table[0], first.size)):
+        arguments: dict[str, Any] = {x: numbers(shape, HALF, seed), index: chosen}
+        arguments |= {"dim": 1} if tables else {}
+        if (found := time_key(op, chip, arguments)) != key:
+            key, again = found, prepared(op, chip, arguments)
+        assert again is not None
+        plain = run(op, device=chip, **arguments)
+        assert facts(again.run) == facts(plain)
+        arrays = {name: y for name, y in arguments.items() if isinstance(y, np.ndarray)}
+        assert_same_bits(again.outputs(arrays)["output"], np.asarray(plain.output))
+
+
+def facts(done: Result) -> tuple[Any, ...]:
+    """Times and traffic of *done*."""
+    trace = done.trace
+    assert trace is not None
+    return done.time_us, trace.cycles, trace.gm_bytes, trace.l2_bytes, done.counters
+
+
+@pytest.mark.parametrize("index", [(7, 90), (300, 4), (400, 399)], ids=str)
+def test_rows_on_lines_of_their_own_share_a_time(index: tuple[int, int]) -> None:
+    """Rows of a line of 512 bytes each, in a table that no core holds."""
+    chip, weight = devices.load("ascend910b2"), TensorSpec((512, 256), "float16")
+
+    def key(*indices: int) -> object:
+        return time_key("embedding", chip, {"weight": weight, "indices": np.array(indices)})
+
+    assert key(*index) == key(0, 1)
+    assert key(*index) != key(7, 7)
+    assert key(*index) != key(*index, 8)
+
+
+def test_a_table_that_a_core_holds_is_timed_for_its_indices() -> None:
+    chip, weight = devices.load("ascend910b2"), TensorSpec((20, 16), "float16")
+    given = {"weight": weight, "indices": np.array([3, 4])}
+    assert time_key("embedding", chip, given) == (3, 4)
+
+
+def test_an_operator_without_a_key_has_none() -> None:
+    x = numbers((3, 4), HALF, 0)
+    assert time_key("mul", devices.load("ascend910b2"), {"x": x, "other": x}) is None
+
+
 def test_results_do_not_share_memory() -> None:
     x = numbers((16, 16), FULL, 0)
     again = prepared("mul", devices.load("ascend910b2"), {"x": x, "other": x})
@@ -213,3 +300,84 @@ NOT_PREPARED: dict[str, tuple[str, dict[str, Any]]] = {
 def test_what_cannot_be_prepared(name: str) -> None:
     op, arguments = NOT_PREPARED[name]
     assert prepared(op, devices.load("ascend910b2"), arguments) is None
+
+
+UNPREPARED = (
+    *("latent keys", "turned heads", "tokens", "tokens of blocks", "rows replaced"),
+    *("tokens by expert", "cast", "packed"),
+)
+"""Calls that write in place, whose kernel has operands of other names, or that have no kernel."""
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_calls_of_every_operator_give_what_a_run_gives(name: str) -> None:
+    op, given = EVERY[name]
+    device = taken_by(op, given)
+    again = prepared(op, devices.load(device), other(given, 0))
+    assert (again is None) == (name in UNPREPARED)
+    for seed in (1, 2) if again is not None else ():
+        call = other(given, seed)
+        plain = run(op, device=device, **call)
+        tensors = {x: y for x, y in by_operand(call).items() if isinstance(y, np.ndarray | Tensor)}
+        found = again.outputs(tensors)
+        assert [*found] == [*plain.outputs]
+        for output, expected in plain.outputs.items():
+            assert_same_bits(found[output], np.asarray(expected))
+        assert (again.run.time_us, again.run.cycles) == (plain.time_us, plain.cycles)
+        assert again.run.launches == plain.launches
+
+
+def taken_by(op: str, given: dict[str, Any]) -> str:
+    """The last chip that takes the call."""
+    for device in reversed(CHIPS):
+        try:
+            ops.load(op).check(devices.load(device), **given)
+        except OpError:
+            continue
+        return device
+    raise AssertionError(f"{op}: no chip takes {given}")
+
+
+def other(given: dict[str, Any], seed: int) -> dict[str, Any]:
+    """The same call with other floats: one array for each shape, so that latent keys are values."""
+    return given | {
+        name: np.random.default_rng((seed, *value.shape))
+        .choice([0.5, 1.0, 2.0], value.shape)
+        .astype(value.dtype)
+        for name, value in given.items()
+        if isinstance(value, np.ndarray) and value.dtype.kind == "f"
+    }
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in EVERY if ops.load(EVERY[name][0]).contract_reads]
+)
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
+def test_values_that_a_contract_reads_are_checked_in_each_call(name: str) -> None:
+    op, given = EVERY[name]
+    device, operator = taken_by(op, given), ops.load(op)
+    again = prepared(op, devices.load(device), given)
+    assert again is not None
+    read = [x for each in operator.contract_reads for x in each.operands]
+    for byte in (0, 1, 0x40, 0xFF):
+        bad = given | {
+            x: np.full(given[x].nbytes, byte, np.uint8).view(given[x].dtype).reshape(given[x].shape)
+            for x in read
+            if given.get(x) is not None
+        }
+        tensors = {x: y for x, y in by_operand(bad).items() if isinstance(y, np.ndarray | Tensor)}
+        expected = outcome(lambda bad=bad: run(op, device=device, **bad).outputs)
+        assert outcome(lambda tensors=tensors: again.outputs(tensors)) == expected
+
+
+def outcome(call: Callable[[], dict[str, Any]]) -> object:
+    """The bytes of all outputs, with every NaN the same, or the error."""
+    try:
+        found = {name: np.array(output) for name, output in call().items()}
+    except OpError as error:
+        return str(error)
+    for output in found.values():
+        if output.dtype.kind in "fV":
+            output[np.isnan(output)] = np.nan
+    return {name: output.tobytes() for name, output in found.items()}

@@ -11,7 +11,7 @@ from npusim.data.dtypes import Array
 from npusim.data.tensor import is_transposed
 from npusim.ops import _vocabulary as ops
 from npusim.ops._int4_matmul import digit_sums, unpacked
-from npusim.ops._matmul_oracle import exact_int
+from npusim.ops._matmul_oracle import exact_int, fixpipe_int8, scale_of_words, shifted
 
 KINDS: dict[str, np.dtype[Any]] = {
     "float16": np.dtype(np.float16),
@@ -42,20 +42,16 @@ def oracle(given: ops.Given) -> Array:
     if target == "int32":
         return acc
     with np.errstate(all="ignore"):
-        values = acc.astype(np.float32)
         if target == "bfloat16" or tokens is not None:
-            values = values * scale.astype(np.float32)
+            values = acc.astype(np.float32) * scale.astype(np.float32)
             values = values if tokens is None else values * tokens[:, None]
             values = values if late is None else values + late
             return given.rounded(values, KINDS[target])
-        factor, point = _parameters(scale, given.offset)
-        values = values * factor
+        words = _words(scale, given.offset)
         if target == "float16":
+            values = shifted(acc, words).astype(np.float32) * scale_of_words(words)
             return given.rounded(values, KINDS["float16"])
-        # Saturate to nine bits first, then add the offset: a large product minus 200 is 55, not
-        # 127.
-        nine = np.rint(np.clip(np.where(np.isnan(values), 0, values), -256, 255)).astype(np.int32)
-        return np.asarray(np.clip(nine + point, -128, 127).astype(np.int8))
+        return fixpipe_int8(acc, words)
 
 
 def _elements(matrix: Array) -> Array:
@@ -66,19 +62,15 @@ def _elements(matrix: Array) -> Array:
     return unpacked(values, is_transposed(matrix))
 
 
-def _parameters(scale: Array, offset: Array | None) -> tuple[Array, Array]:
-    """The scale's upper 19 bits and the nine-bit offset, from packed words or floats."""
-    point = np.zeros(1, np.int32)
-    if scale.dtype == np.float32:
-        low = scale.view(np.uint32)
-        if offset is not None:
-            whole = np.rint(np.where(np.isnan(offset), 0, offset))
-            point = np.clip(whole, -256, 255).astype(np.int32)
-    else:
-        words = scale.astype(np.int64)
-        low = (words & 0xFFFFFFFF).astype(np.uint32)
-        point = ((words << 18) >> 55).astype(np.int32)
-    return (low & np.uint32(0xFFFFE000)).view(np.float32), point
+def _words(scale: Array, offset: Array | None) -> Array:
+    """The packed words, given as such or as floats: a nine-bit offset and a signed result."""
+    if scale.dtype != np.float32:
+        return scale.astype(np.int64)
+    point = np.zeros(1, np.int64)
+    if offset is not None:
+        whole = np.rint(np.where(np.isnan(offset), 0, offset))
+        point = np.clip(whole, -256, 255).astype(np.int64)
+    return scale.view(np.uint32) | (point & 0x1FF) << 37 | 1 << 46
 
 
 def _int8_times_int4(x1: Array, x2: Array, words: Array, offset: Array, tokens: Array) -> Array:

@@ -80,6 +80,7 @@ from npusim.data.arguments import Arguments
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Block
 from npusim.ops import _vocabulary as ops
+from npusim.ops._operands import words_of
 from npusim.ops._protocol import EarlierCall
 from npusim.ops._torch import Result, columns_of
 from npusim.ops.npu_weight_quant_batchmatmul.check import SUPPORT, check
@@ -151,6 +152,10 @@ OPERATOR = ops.Operator(
     templates=get_args(Template),
     extras="bool deterministic=False",
     flags_may_stay_up=True,
+    contract_reads=(
+        ops.Reads(operands=("antiquant_scale",), finds=words_of),
+        ops.Reads(operands=("quant_scale", "quant_offset"), converts=True),
+    ),
     torch=(
         ops.TorchFunction(
             schema="npu_weight_quant_batchmatmul(Tensor x, Tensor weight, Tensor antiquant_scale, "

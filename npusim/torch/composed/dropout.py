@@ -17,7 +17,13 @@ from npusim.data.errors import Code, OpError
 from npusim.torch import card, generator, shapes
 from npusim.torch.relabel import to_npu
 
-__all__ = ["drawn", "kept_bits", "mask_bytes", "npu_dropout_gen_mask"]
+__all__ = [
+    "drawn",
+    "dropout_with_add_softmax",
+    "kept_bits",
+    "mask_bytes",
+    "npu_dropout_gen_mask",
+]
 
 MASK_UNIT = 128
 """The number of bits of a mask is a multiple of this."""
@@ -73,3 +79,16 @@ def drawn() -> tuple[int, int]:
     seed, offset = generator.default_generators[0].next_place()
     # The schema passes the seed as a signed integer of 64 bits.
     return seed % 2**63, offset
+
+
+def dropout_with_add_softmax(
+    input: torch.Tensor, x1: torch.Tensor, alpha: float, prob: float, dim: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The mask, the softmax of `x1 + alpha * input` along *dim*, and its dropout with probability
+    *prob* of zero."""
+    shares = torch.softmax(x1.float() + alpha * input.float(), dim).to(x1.dtype)
+    mask = npu_dropout_gen_mask(x1, x1.shape, prob, *drawn())
+    bits = 1 << torch.arange(8, dtype=torch.int32, device=x1.device)
+    kept = (mask.int()[:, None] & bits).bool().flatten()[: x1.numel()].reshape(x1.shape)
+    dropped = shares * kept * (0.0 if prob == 1 else 1 / (1 - prob))
+    return mask, shares, dropped.to(x1.dtype)

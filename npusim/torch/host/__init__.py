@@ -13,6 +13,7 @@ from npusim.torch.host import (
     batch_norms,
     boxes,
     cells,
+    comparisons,
     convolutions,
     indices,
     packing,
@@ -48,8 +49,10 @@ OF_TORCH: dict[str, Function] = {
     "aten.renorm.default": renorms.renorm,
     "aten.renorm.out": renorms.renorm_into,
     "aten.renorm_.default": renorms.renorm_,
+    **comparisons.OF_NUMBERS,
 }
-"""Operation that torch implements only for other accelerators -> the function that computes it."""
+"""Operation that torch implements only for other accelerators, or computes differently from a card
+-> the function that computes it."""
 OF_TORCH_NPU: dict[str, Function] = {
     "_npu_ciou": boxes.ciou_with_angles,
     "batch_norm_gather_stats_update": batch_norms.gather_stats_update,

@@ -108,8 +108,7 @@ _STREAMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "hypot": ("Hypot", ("mul", "mul", "add", "sqrt")),
     "heaviside": ("Heaviside", (MASK, MASK)),
     **{name: (kernel, (MASK,)) for name, kernel in (
-        ("eq", "Equal"), ("ne", "NotEqual"), ("lt", "Less"), ("le", "LessEqual"),
-        ("gt", "Greater"), ("ge", "GreaterEqual"), ("isnan", "NotEqual"), ("isinf", "IsInf"),
+        ("lt", "Less"), ("le", "LessEqual"), ("isnan", "NotEqual"), ("isinf", "IsInf"),
         ("isfinite", "IsFinite"), ("isneginf", "Equal"), ("isposinf", "Equal"),
         ("signbit", "Less"), ("where", "SelectV2"), ("masked_fill", "MaskedFill"),
         ("tril", "Tril"), ("triu", "Triu"), ("nan_to_num", "NanToNum"))},
@@ -149,6 +148,8 @@ KERNELS: dict[str, tuple[str, Rule]] = {
     **{name: (kernel, rules.moved) for name, kernel in (
         ("clone", "TensorMove"), ("constant_pad_nd", "PadV3"), ("flip", "ReverseV2"),
         ("roll", "Roll"), ("repeat", "Tile"), ("cat", "ConcatD"))},
+    **{name: (kernel, rules.compared(name)) for name, kernel in (
+        ("eq", "Equal"), ("ne", "NotEqual"), ("gt", "Greater"), ("ge", "GreaterEqual"))},
     "fill": ("Fill", rules.written),
     "zero": ("ZerosLike", rules.written),
     "index": ("Index", indexing.indexed),
@@ -178,9 +179,9 @@ KERNELS: dict[str, tuple[str, Rule]] = {
     "min": ("ArgMinWithValue", number_a_row("min", "min", casts=True)),
     "linalg_vector_norm": ("LpNormV2", number_a_row("abs", "mul")),
     "norm": ("LpNormV2", number_a_row("abs", "mul")),
-    "var": ("ReduceVar", number_a_row("sub", "mul", passes=2)),
-    "std": ("ReduceStdV2", number_a_row("sub", "mul", passes=2)),
-    "var_mean": ("ReduceVar", number_a_row("sub", "mul", passes=2)),
+    "var": ("ReduceStdV2Update", rules.moment),
+    "std": ("ReduceStdWithMean", rules.moment),
+    "var_mean": ("ReduceStdV2Update", rules.moment),
     "logsumexp": ("LogSumExp", number_a_row("sub", "exp", passes=2)),
     "histc": ("HistogramV2", indexing.counted),
     "convolution": ("Conv2D", convolutions.forward),
