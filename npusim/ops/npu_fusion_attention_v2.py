@@ -6,8 +6,10 @@
 
 The same kernel, see :mod:`npusim.ops.npu_fusion_attention`, which lists what is simulated of it.
 The bounds of a band are pre_tokens and next_tokens. In TND heads of 128 columns may have separate
-rotary parts of 64, query_rope and key_rope, whose products are added. pse_type, q_start_idx and
-kv_start_idx configure pse, and are ignored without it.
+rotary parts of 64, query_rope and key_rope, whose products are added. pse_type says how pse is
+added: 0 to scaled scores, 1 to scores before they are scaled. With 2 and 3 it is a slope for each
+head, `(heads,)` or `(requests, heads)` in float32, and slope * |key + kv_start_idx - token -
+q_start_idx|, or with 3 slope * the root of that distance, is taken away from scaled scores.
 
 Sources: op-plugin@517f2e7, op_plugin_functions.yaml and FlashAttentionKernelNpuOpApi.cpp.
 """

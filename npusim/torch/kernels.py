@@ -37,6 +37,7 @@ __all__ = [
     "described",
     "described_all",
     "launch",
+    "launch_all",
     "launched",
     "run",
     "takes",
@@ -72,6 +73,12 @@ def launch(name: str, given: Given) -> torch.Tensor:
     key = described_all(name, given)
     done = card.again((name, key))
     return _outputs(name, given, key) if done is None else _on_npu(done.outputs, given)
+
+
+def launch_all(name: str, given: Given) -> tuple[torch.Tensor, ...]:
+    """The same for an operator with several outputs."""
+    done = card.run(name, **arguments(name, given))
+    return tuple(to_npu(result(output)) for output in done.outputs.values())
 
 
 def launched(name: str, given: Given) -> torch.Tensor | None:

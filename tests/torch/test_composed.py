@@ -135,7 +135,8 @@ def test_its_parts_know_all_layouts(layout: str) -> None:
 def test_dropout_draws_the_same_mask_after_the_same_seed() -> None:
     q, k, v = (half(1, 2, 16, 64) for _ in range(3))
     torch.npu.manual_seed(7)
-    first, *_, seed, offset, count = fusion(q, k, v, keep_prob=0.8)
+    (first, *_, seed, offset, count), kernels = recorded(lambda: fusion(q, k, v, keep_prob=0.8))
+    assert kernels == ["npu_fusion_attention"]
     second, *_ = fusion(q, k, v, keep_prob=0.8)
     assert (seed, offset, count) == (7, 0, 512)
     assert not torch.equal(first.cpu(), second.cpu())

@@ -14,6 +14,7 @@ from npusim.data.product import CubeOrder
 from npusim.devices.schema import DeviceSpec
 from npusim.ops._attention.check import Problem
 from npusim.ops._attention.fia_tiling import Rows
+from npusim.ops._attention.oracle_scores import Where, dropped, scaled
 from npusim.ops._attention.oracle_sums import F32, Single, away, nearest, row_sums
 from npusim.ops._attention.problem import Attention
 from npusim.ops._attention.sides import sides_of
@@ -62,10 +63,12 @@ def _of_tile(
         _rows(a, name, arrays[name].reshape(-1), tile)[:, :1]
         for name in ("softmax_max", "softmax_sum")
     )
-    scores = cube_product(query, key.T, order=order) * F32(a.scale)
+    tokens, keys = np.arange(tile.tokens) + tile.token, np.arange(tile.keys) + tile.key
+    where = Where(tile.request, np.full(tile.tokens, tile.head), tokens, keys)
+    scores = scaled(a, arrays, where, cube_product(query, key.T, order=order))
     scores = np.where(_hidden(a, arrays, tile), F32(a.hidden), scores)
     shares: Single = np.asarray(nearest(np.exp, scores - largest) / total, F32)
-    slopes = cube_product(dy, value.T, order=order)
+    slopes = dropped(a, arrays, where, cube_product(dy, value.T, order=order))
     differences = away(np.asarray((slopes - delta[:, None]) * shares, F32), a.element)
     every = slice(0, tile.tokens)
     of_query = [
@@ -73,7 +76,7 @@ def _of_tile(
         for here in (slice(start, start + SLICE) for start in range(0, tile.keys, SLICE))
     ]
     of_key = cube_product(differences.T, query, order=order)
-    of_value = cube_product(away(shares, a.element).T, dy, order=order)
+    of_value = cube_product(away(dropped(a, arrays, where, shares), a.element).T, dy, order=order)
     own = slice(0, tile.keys)
     return of_query, [(own, of_key)], [(own, of_value)]
 

@@ -213,7 +213,7 @@ PARTS: dict[str, Composed] = {
     "npu_fusion_attention": fusion_attention.npu_fusion_attention,
     "npu_fusion_attention_grad": fusion_attention.npu_fusion_attention_grad,
     "npu_fusion_attention_grad_v2": fusion_attention.npu_fusion_attention_grad_v2,
-    "npu_fusion_attention_v2": fusion_attention.npu_fusion_attention,
+    "npu_fusion_attention_v2": fusion_attention.npu_fusion_attention_v2,
     "npu_kv_rmsnorm_rope_cache": caches.kv_rmsnorm_rope_cache,
     "npu_moe_compute_expert_tokens": routing.compute_expert_tokens,
     "npu_moe_gating_top_k_softmax": experts.gating_top_k_softmax,
