@@ -47,13 +47,14 @@ def run_of(op: torch._ops.OpOverload) -> Rule | None:
     if not is_known(op):
         return None
     rule, types = RULES[_packet(op)]
+    is_in_place = op._schema.is_mutable and not op._overloadname.endswith("out")
 
     def run(*args: Any, out: torch.Tensor | None = None, **named: Any) -> Any:
         tensors = [x for x in args if isinstance(x, torch.Tensor)]
         is_one_type = len({x.dtype for x in tensors}) == 1
         is_own = is_one_type and tensors[0].dtype in types
         result = rule(*args, **named) if is_own else None
-        if result is None:
+        if result is None or (is_in_place and result.shape != args[0].shape):
             # A number may be given in place of a tensor, which another overload takes.
             plain = op.overloadpacket
             return plain(*args, **named) if out is None else plain(*args, **named, out=out)
@@ -70,6 +71,7 @@ def _added(
 ) -> torch.Tensor:
     """`x + step(a, b) * value`."""
     used = torch.float32 if x.dtype == torch.bfloat16 else x.dtype
+    x, a, b = torch.broadcast_tensors(x, a, b)
     factor = torch.tensor(value, dtype=x.dtype)
     own, a, b, factor = (each.to(used) for each in (x, a, b, factor))
     return (own + step(a, b) * factor).to(x.dtype)
