@@ -141,8 +141,8 @@ def both_as(x: torch.Tensor, other: torch.Tensor, dtype: torch.dtype) -> Given |
 def element(value: float, dtype: torch.dtype) -> torch.Tensor:
     """A tensor of one element on the card, which the host uploads with the kernel's arguments."""
     if card.computes_values():
-        return to_npu(torch.tensor([value], dtype=dtype))
-    return shapes.like(torch.empty(1, dtype=dtype, device="meta"))
+        return to_npu(torch.tensor(value, dtype=dtype))
+    return shapes.like(torch.empty((), dtype=dtype, device="meta"))
 
 
 def as_type(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:

@@ -147,3 +147,58 @@ def test_integers_are_compared_with_a_float_exactly() -> None:
     x = torch.tensor([2**24 + 1, 2**24], dtype=torch.int32).npu()
     assert (x > 2.0**24).tolist() == [True, False]
     assert (x == 2.0**24).tolist() == [False, True]
+
+
+QUOTIENTS: dict[str, Callable[[Any, Any], Any]] = {
+    "floor_divide": lambda x, y: x // y,
+    "floor": lambda x, y: torch.div(x, y, rounding_mode="floor"),
+    "trunc": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+    "remainder": lambda x, y: x % y,
+    "fmod": torch.fmod,
+}
+
+
+def by_steps(name: str, x: Any, y: Any) -> Any:
+    """The steps of the kernels in numpy: quotients of float16 in float16, all else in float32."""
+    dtype = np.float16 if x.dtype == np.float16 and name in QUOTIENTS_OF_HALF else np.float32
+    a, b = x.astype(dtype), y.astype(dtype)
+    whole = (np.floor if name in ("floor_divide", "floor", "remainder") else np.trunc)(a / b)
+    if name in QUOTIENTS_OF_HALF:
+        return whole.astype(x.dtype)
+    if x.dtype == np.int32 and name == "remainder":
+        return x - whole.astype(np.int32) * y
+    found = (a - whole * b).astype(x.dtype)
+    is_turned = name == "remainder" and found * b < 0
+    return np.where(is_turned, found + y, found).astype(x.dtype)
+
+
+QUOTIENTS_OF_HALF = ("floor_divide", "floor", "trunc")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, FULL, torch.int32])
+@pytest.mark.parametrize("name", QUOTIENTS)
+def test_a_quotient_is_rounded_before_its_whole_part_is_taken(name: str, dtype: Any) -> None:
+    x = torch.cat([torch.tensor([1.0, 5.0, -7.0]), drawn(FULL).mul(20).flatten()]).to(dtype)
+    divisors = [0.1, 0.1, 2.0] if dtype.is_floating_point else [2, 3, 2]
+    y = torch.tensor(divisors + [3, -7, 2.0] * 100).to(dtype)
+    found = QUOTIENTS[name](x.npu(), y.npu()).cpu().numpy()
+    expected = np.array([by_steps(name, a, b) for a, b in zip(x.numpy(), y.numpy(), strict=True)])
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_one_holds_ten_tenths() -> None:
+    x, tenth = torch.ones(1), torch.tensor([0.1])
+    assert (x.npu() // tenth.npu()).item() == 10 != (x // tenth).item()
+    assert (x.npu() % 0.1).item() == 0
+    # By a float it is divided in float64, on the AI CPU.
+    found, names = recorded(lambda: x.npu() // 0.1)
+    assert (found.item(), names) == (9, ["aten.floor_divide.default"])
+
+
+def test_a_quotient_of_integers_goes_through_float32() -> None:
+    x = torch.tensor([2**24 + 1, -7], dtype=torch.int32)
+    assert (x.npu() // 1).tolist() == [2**24, -7]
+    assert torch.div(x.npu(), 2, rounding_mode="trunc").tolist() == [2**23, -3]
+    place = x.npu()
+    place.remainder_(torch.tensor([2, 4], dtype=torch.int32).npu())
+    assert place.tolist() == [1, 1]

@@ -253,6 +253,12 @@ def test_a_factor_is_rounded_and_float16_after_each_step(name: str, step: Any, d
     place = x.npu()
     getattr(place, f"{name}_")(a.npu(), b.npu(), value=0.001)
     assert torch.equal(place.cpu(), want)
+    with pytest.raises(
+        RuntimeError, match=r"tensor a \(40\) must match the size of tensor b \(7\)"
+    ):
+        getattr(torch, name)(x.npu(), a.mT.npu(), b.npu())
+    with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
+        getattr(x[0].npu(), f"{name}_")(a.npu(), b.npu())
 
 
 @pytest.mark.parametrize("dtype", HALF)

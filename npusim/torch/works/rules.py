@@ -32,6 +32,8 @@ from npusim.torch.works.work import Work
 __all__ = [
     "channels",
     "compared",
+    "divided",
+    "floored",
     "layer_norm",
     "moment",
     "moved",
@@ -72,6 +74,24 @@ def compared(name: str) -> Rule:
         return stream(MASK)(call, kernel)
 
     return rule
+
+
+def floored(*steps: str) -> Rule:
+    """An elementwise kernel of a division; the AI CPU divides by a float, in float64."""
+
+    def rule(call: Call, kernel: str) -> Works:
+        return None if isinstance(call.args[1], float) else stream(*steps)(call, kernel)
+
+    return rule
+
+
+def divided(call: Call, kernel: str) -> Works:
+    """A quotient, by its rounding mode: RealDiv, FloorDiv, or RealDiv and Trunc."""
+    mode = call.kwargs.get("rounding_mode")
+    if mode == "floor":
+        return floored("div", "add")(call, "FloorDiv")
+    first = stream("div")(call, kernel)
+    return [*(first or ()), *(stream("add")(call, "Trunc") or ())] if mode == "trunc" else first
 
 
 def written(call: Call, kernel: str) -> Works:
