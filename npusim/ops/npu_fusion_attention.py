@@ -46,7 +46,7 @@ from npusim.data.errors import Code, shown
 from npusim.data.tensor import Operand, Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.ops import _vocabulary as ops
-from npusim.ops._attention import build, fia, oracle_of
+from npusim.ops._attention import at_once, build, fia, oracle_of
 from npusim.ops._attention.check import Problem
 from npusim.ops._attention.problem import LARGEST_TOKENS, MASK_EXTENT, SUM_COPIES, Attention, Choice
 from npusim.ops._support import Entries
@@ -427,5 +427,6 @@ OPERATOR = ops.Operator(
     tile=tile,
     build=build,
     oracle=oracle,
+    at_once=at_once,
     torch=(TORCH,),
 )

@@ -208,10 +208,9 @@ def prepared_again(op: str, key: Said, arguments: Mapping[str, object]) -> Prepa
     """The prepared form that calls of *op* with this *key* share; made by the first of them.
 
     *key* covers everything in *arguments* except values on which the kernel does not depend.
-    Returns None if the call cannot be prepared, if it warns or is refused, which its run does, or if
-    the contents of the caches are carried over.
-    The kernel for the first values is checked. Kernels for other values differ only in addresses
-    and are not checked again.
+    Returns None if the call cannot be prepared, if it warns or is refused, which its run does, or
+    if the contents of the caches are carried over. The kernel for the first values is checked.
+    Kernels for other values differ only in addresses and are not checked again.
     """
     if not is_repeatable():
         return None
