@@ -5,6 +5,7 @@ No BLAS is used here, and no error bounds: floats are summed with exact error te
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -12,9 +13,18 @@ from numpy.typing import NDArray
 
 from npusim.data.dtypes import Array
 
-__all__ = ["cube_product", "exact_int", "fixpipe_int8", "scale_of_words", "shifted"]
+__all__ = [
+    "IntProduct",
+    "cube_product",
+    "exact_int",
+    "fixpipe_int8",
+    "scale_of_words",
+    "shifted",
+]
 
 Double = NDArray[np.float64]
+IntProduct = Callable[[Array, Array], Array]
+"""Computes ``a @ b`` of integers exactly."""
 
 
 def exact_int(a: Array, b: Array) -> NDArray[np.int64]:

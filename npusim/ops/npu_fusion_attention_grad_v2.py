@@ -47,6 +47,7 @@ OPERATOR = ops.Operator(
     tile=first.tile,
     build=first.build,
     oracle=oracle,
+    at_once=first.at_once,
     torch=(
         ops.TorchFunction(
             schema="npu_fusion_attention_grad_v2(Tensor query, Tensor key, Tensor value, "

@@ -21,7 +21,7 @@ from dataclasses import replace
 from npusim.data.dtypes import Array
 from npusim.ops import _vocabulary as ops
 from npusim.ops import npu_fusion_attention as first
-from npusim.ops._attention import build, oracle_of
+from npusim.ops._attention import at_once, build, oracle_of
 from npusim.ops._attention.check import Problem
 
 NAMES = {"pre_tockens": "pre_tokens", "next_tockens": "next_tokens"}
@@ -49,6 +49,7 @@ OPERATOR = ops.Operator(
     tile=first.tile,
     build=build,
     oracle=oracle,
+    at_once=at_once,
     torch=(
         ops.TorchFunction(
             schema="npu_fusion_attention_v2(Tensor query, Tensor key, Tensor value, int head_num, "

@@ -276,7 +276,7 @@ def _key(
 def _run(
     op: str,
     acl: str,
-    arguments: dict[str, object],
+    arguments: kernels.Given,
     key: Hashable = None,
     gives_list: bool = False,
     refused: str | None = None,

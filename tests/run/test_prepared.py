@@ -341,20 +341,24 @@ UNPREPARED = (
     *("latent keys", "turned heads", "tokens", "tokens of blocks", "rows replaced"),
     *("tokens by expert", "cast", "packed"),
 )
-"""Calls that write in place, whose kernel has operands of other names, or that have no kernel."""
+"""Calls that write in place, whose kernel has operands of other names, or that have no kernel. On
+Atlas inference there are more, which warn or put the weight into fractals first."""
 
 
+@pytest.mark.sample(128)
+@pytest.mark.parametrize("device", CHIPS)
 @pytest.mark.parametrize("name", EVERY)
-def test_calls_of_every_operator_give_what_a_run_gives(name: str) -> None:
+@pytest.mark.filterwarnings("ignore::npusim.data.errors.DocumentWarning")
+def test_calls_of_every_operator_give_what_a_run_gives(name: str, device: str) -> None:
     op, given = EVERY[name]
-    device = taken_by(op, given)
+    if not is_taken(op, given, device):
+        return
     again = prepared(op, devices.load(device), other(given, 0))
-    assert (again is None) == (name in UNPREPARED)
+    assert name in UNPREPARED or device == "ascend310p3" or again is not None
     for seed in (1, 2) if again is not None else ():
         call = other(given, seed)
         plain = run(op, device=device, **call)
-        tensors = {x: y for x, y in by_operand(call).items() if isinstance(y, np.ndarray | Tensor)}
-        found = again.outputs(tensors)
+        found = again.outputs(tensors_of(call))
         assert [*found] == [*plain.outputs]
         for output, expected in plain.outputs.items():
             assert_same_bits(found[output], np.asarray(expected))
@@ -362,48 +366,49 @@ def test_calls_of_every_operator_give_what_a_run_gives(name: str) -> None:
         assert again.run.launches == plain.launches
 
 
-def taken_by(op: str, given: dict[str, Any]) -> str:
-    """The last chip that takes the call."""
-    for device in reversed(CHIPS):
-        try:
-            ops.load(op).check(devices.load(device), **given)
-        except OpError:
-            continue
-        return device
-    raise AssertionError(f"{op}: no chip takes {given}")
+def is_taken(op: str, given: dict[str, Any], device: str) -> bool:
+    try:
+        ops.load(op).check(devices.load(device), **given)
+    except OpError:
+        return False
+    return True
+
+
+def tensors_of(given: dict[str, Any]) -> dict[str, Any]:
+    found = by_operand(given).items()
+    return {name: x for name, x in found if isinstance(x, np.ndarray | Tensor)}
 
 
 def other(given: dict[str, Any], seed: int) -> dict[str, Any]:
-    """The same call with other floats: one array for each shape, so that latent keys are values."""
+    """The same call with other values: one array for each shape, so that latent keys are values."""
     return given | {
-        name: np.random.default_rng((seed, *value.shape))
-        .choice([0.5, 1.0, 2.0], value.shape)
-        .astype(value.dtype)
-        for name, value in given.items()
-        if isinstance(value, np.ndarray) and value.dtype.kind == "f"
+        name: (3 * np.random.default_rng((seed, *x.shape)).normal(size=x.shape)).astype(x.dtype)
+        for name, x in given.items()
+        if isinstance(x, np.ndarray) and (x.dtype.kind == "f" or x.dtype == np.int8)
+        if name != "atten_mask"
     }
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in EVERY if ops.load(EVERY[name][0]).contract_reads]
-)
+READING = [name for name, (op, _) in EVERY.items() if ops.load(op).contract_reads]
+
+
+@pytest.mark.parametrize("name", READING)
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
 def test_values_that_a_contract_reads_are_checked_in_each_call(name: str) -> None:
     op, given = EVERY[name]
-    device, operator = taken_by(op, given), ops.load(op)
+    device = next(chip for chip in reversed(CHIPS) if is_taken(op, given, chip))
     again = prepared(op, devices.load(device), given)
     assert again is not None
-    read = [x for each in operator.contract_reads for x in each.operands]
+    read = [x for each in ops.load(op).contract_reads for x in each.operands]
     for byte in (0, 1, 0x40, 0xFF):
         bad = given | {
             x: np.full(given[x].nbytes, byte, np.uint8).view(given[x].dtype).reshape(given[x].shape)
             for x in read
             if given.get(x) is not None
         }
-        tensors = {x: y for x, y in by_operand(bad).items() if isinstance(y, np.ndarray | Tensor)}
         expected = outcome(lambda bad=bad: run(op, device=device, **bad).outputs)
-        assert outcome(lambda tensors=tensors: again.outputs(tensors)) == expected
+        assert outcome(lambda bad=bad: again.outputs(tensors_of(bad))) == expected
 
 
 def outcome(call: Callable[[], dict[str, Any]]) -> object:

@@ -65,7 +65,7 @@ from npusim.ops._protocol import EarlierCall
 from npusim.ops._torch import Result, Sizes, TorchArguments, TorchFunction, TorchTensor, columns_of
 from npusim.ops.npu_quant_matmul.check import SUPPORT, Problem, Template, check
 from npusim.ops.npu_quant_matmul.kernel import build
-from npusim.ops.npu_quant_matmul.oracle import oracle
+from npusim.ops.npu_quant_matmul.oracle import at_once, oracle
 from npusim.ops.npu_quant_matmul.tiling import Plan, tile
 
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
@@ -107,6 +107,7 @@ OPERATOR = ops.Operator(
     support=SUPPORT,
     contract=check,
     oracle=oracle,
+    at_once=at_once,
     prologue=_prologue,
     tile=tile,
     build=build,

@@ -85,7 +85,7 @@ from npusim.ops._protocol import EarlierCall
 from npusim.ops._torch import Result, columns_of
 from npusim.ops.npu_weight_quant_batchmatmul.check import SUPPORT, check
 from npusim.ops.npu_weight_quant_batchmatmul.choice import Choice, Template
-from npusim.ops.npu_weight_quant_batchmatmul.oracle import oracle
+from npusim.ops.npu_weight_quant_batchmatmul.oracle import at_once, oracle
 from npusim.ops.npu_weight_quant_batchmatmul.problem import Plan, Problem
 
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
@@ -149,6 +149,7 @@ OPERATOR = ops.Operator(
     tile=tile,
     build=build,
     oracle=oracle,
+    at_once=at_once,
     templates=get_args(Template),
     extras="bool deterministic=False",
     flags_may_stay_up=True,
