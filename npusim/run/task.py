@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -21,7 +21,7 @@ from npusim.data.errors import Code, HazardWarning, OpError
 from npusim.data.garbage import uncollected
 from npusim.data.tensor import GlobalTensor, allocate
 from npusim.devices.schema import CORES_OF_A_GROUP, DeviceSpec
-from npusim.kernel.builder import deeper, watched
+from npusim.kernel.builder import Shared, deeper, watched
 from npusim.kernel.program import Program, QueueName
 from npusim.kernel.queues import ProgramError
 from npusim.kernel.table import LaunchTable, TabledProgram
@@ -259,6 +259,15 @@ class Task:
         outputs, updated = self.problem.outputs, self.problem.updated
         return {name: spec.nbytes for name, spec in outputs.items() if name not in updated}
 
+    def _used(self) -> AbstractContextManager[None]:
+        """The context in which its programs are written: with what launches of other values wrote,
+        unless the programs are checked."""
+        if self._is_checked or self.key is None or not self._operator.value_dependent_inputs:
+            return nullcontext()
+        shapes = key_of(unvalued(self.problem, ())), self._plan_key, key_of(self._queues)
+        key = "shared", self._operator.name, device_key(self._chip, "name"), *shapes
+        return CACHE.get(key, Shared, lambda _: SHARED_BYTES).used()
+
     def _watched(self, progress: Progress) -> tuple[Block, ...]:
         """The programs; *progress* receives each as a share of one per started core."""
         plan, done = self._split, 0
@@ -278,7 +287,7 @@ class Task:
     def _built(self) -> tuple[Block, ...]:
         """The program of each core; refuses a chip that cannot hold an operator's tiles."""
         try:
-            with deeper(self._queues), uncollected():
+            with deeper(self._queues), uncollected(), self._used():
                 return self._operator.build(self._chip, self.problem, self._split)
         except ProgramError as error:
             if isinstance(self.problem, UserProblem):
@@ -297,6 +306,10 @@ def _are_equal(some: list[GlobalTensor], others: list[GlobalTensor]) -> bool:
     return all(
         a.data is None or b.data is None or bool(np.array_equal(a.data, b.data)) for a, b in pairs
     )
+
+
+SHARED_BYTES = 4 << 20
+"""Approximate memory of what launches of one shape share."""
 
 
 @dataclass(frozen=True, slots=True)
