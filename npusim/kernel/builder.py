@@ -77,7 +77,7 @@ def deeper(queues: Iterable[QueueName]) -> Iterator[None]:
 
 class Shared:
     """What launches share that differ only in the values on which their programs depend: cores with
-    their buffers, and the bodies written for them. One launch at a time may use it."""
+    their buffers, the bodies written for them, decoded. One launch at a time may use it."""
 
     def __init__(self) -> None:
         self._made: dict[Hashable, Any] = {}

@@ -209,7 +209,7 @@ class Task:
         self, l2: L2State, every_core: bool, engine: Engine, spec: DeviceSpec | None = None
     ) -> Trace:
         # Processes of SimPy leave cyclic garbage; the tables of the compiled engine do not.
-        with nullcontext() if engine == "simpy" else uncollected():
+        with nullcontext() if engine == "simpy" else uncollected(), self._used():
             blocks = self._programs.blocks if self._is_checked else self._blocks()
             tensors = place(self.problem, self._split, False)
             chosen = spec or self._spec
@@ -260,8 +260,8 @@ class Task:
         return {name: spec.nbytes for name, spec in outputs.items() if name not in updated}
 
     def _used(self) -> AbstractContextManager[None]:
-        """The context in which its programs are written: with what launches of other values wrote,
-        unless the programs are checked."""
+        """The context in which it is timed: with what launches of other values have written and
+        decoded, unless programs are checked."""
         if self._is_checked or self.key is None or not self._operator.value_dependent_inputs:
             return nullcontext()
         shapes = key_of(unvalued(self.problem, ())), self._plan_key, key_of(self._queues)
@@ -287,7 +287,7 @@ class Task:
     def _built(self) -> tuple[Block, ...]:
         """The program of each core; refuses a chip that cannot hold an operator's tiles."""
         try:
-            with deeper(self._queues), uncollected(), self._used():
+            with deeper(self._queues), uncollected():
                 return self._operator.build(self._chip, self.problem, self._split)
         except ProgramError as error:
             if isinstance(self.problem, UserProblem):
