@@ -169,8 +169,7 @@ def time(
     micro_ops = MicroOps() if is_small else LaunchTable.of(blocks).micro_ops
     kinds = dict.fromkeys(block.kind for block in blocks)
     decoders = {
-        kind: shared((Decoder, kind, id(spec)), partial(Decoder, kind, spec, micro_ops))
-        for kind in kinds
+        kind: shared((Decoder, kind), partial(Decoder, kind, spec, micro_ops)) for kind in kinds
     }
     codes: dict[tuple[Program, str], Code] = {}
     for first, *_ in groups:

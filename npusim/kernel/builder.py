@@ -76,8 +76,8 @@ def deeper(queues: Iterable[QueueName]) -> Iterator[None]:
 
 
 class Shared:
-    """What launches share that differ only in the values on which their programs depend: cores with
-    their buffers, the bodies written for them, decoded. One launch at a time may use it."""
+    """What launches on a chip share whose programs differ because of values alone: cores with their
+    buffers, and the bodies written for them, decoded. One launch at a time may use it."""
 
     def __init__(self) -> None:
         self._made: dict[Hashable, Any] = {}
@@ -110,8 +110,8 @@ _shared: ContextVar[dict[Hashable, Any] | None] = ContextVar("shared", default=N
 def shared(key: Hashable, make: Callable[[], Made]) -> Made:
     """What *make* makes, or what it made for *key* in an earlier launch that shares it.
 
-    *make* must depend on *key*, shapes and types only. Stages that are methods of it are then
-    written once for all these launches.
+    *make* must depend on *key*, the chip, shapes and types only. Stages that are methods of it are
+    then written once for all these launches.
     """
     store = _shared.get()
     if store is None:

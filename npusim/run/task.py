@@ -209,7 +209,7 @@ class Task:
         self, l2: L2State, every_core: bool, engine: Engine, spec: DeviceSpec | None = None
     ) -> Trace:
         # Processes of SimPy leave cyclic garbage; the tables of the compiled engine do not.
-        with nullcontext() if engine == "simpy" else uncollected(), self._used():
+        with nullcontext() if engine == "simpy" else uncollected(), self._used(spec or self._spec):
             blocks = self._programs.blocks if self._is_checked else self._blocks()
             tensors = place(self.problem, self._split, False)
             chosen = spec or self._spec
@@ -259,13 +259,13 @@ class Task:
         outputs, updated = self.problem.outputs, self.problem.updated
         return {name: spec.nbytes for name, spec in outputs.items() if name not in updated}
 
-    def _used(self) -> AbstractContextManager[None]:
-        """The context in which it is timed: with what launches of other values have written and
-        decoded, unless programs are checked."""
+    def _used(self, spec: DeviceSpec) -> AbstractContextManager[None]:
+        """The context in which it is timed on *spec*: with what launches of other values have
+        written and decoded, unless programs are checked."""
         if self._is_checked or self.key is None or not self._operator.value_dependent_inputs:
             return nullcontext()
         shapes = key_of(unvalued(self.problem, ())), self._plan_key, key_of(self._queues)
-        key = "shared", self._operator.name, device_key(self._chip, "name"), *shapes
+        key = "shared", self._operator.name, device_key(spec), *shapes
         return CACHE.get(key, Shared, lambda _: SHARED_BYTES).used()
 
     def _watched(self, progress: Progress) -> tuple[Block, ...]:
