@@ -21,6 +21,7 @@ from npusim.check.unstored_outputs import check_stored
 from npusim.data.garbage import uncollected
 from npusim.data.tensor import GlobalTensor
 from npusim.devices.schema import DeviceSpec
+from npusim.kernel.builder import shared
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.table import LaunchTable, MicroOps
 from npusim.timing.engines import ENGINES, Engine, EngineChoice, engine_named, simulate
@@ -167,7 +168,9 @@ def time(
     groups = alone if is_each_alone else equivalent_cores(blocks, spec)
     micro_ops = MicroOps() if is_small else LaunchTable.of(blocks).micro_ops
     kinds = dict.fromkeys(block.kind for block in blocks)
-    decoders = {kind: Decoder(kind, spec, micro_ops) for kind in kinds}
+    decoders = {
+        kind: shared((Decoder, kind), partial(Decoder, kind, spec, micro_ops)) for kind in kinds
+    }
     codes: dict[tuple[Program, str], Code] = {}
     for first, *_ in groups:
         key = first.program, first.kind

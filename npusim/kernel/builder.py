@@ -7,6 +7,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
+from threading import Lock
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -31,7 +33,7 @@ from npusim.kernel.program import Body, Call, Declared, Line, Program, QueueName
 from npusim.kernel.queues import ProgramError, Queue, QueueState, Slot
 from npusim.kernel.table import Calls, TabledProgram
 
-__all__ = ["MARK", "Builder", "deeper", "kernel_line", "step", "watched"]
+__all__ = ["MARK", "Builder", "Shared", "deeper", "kernel_line", "shared", "step", "watched"]
 
 __kernel_vocabulary__ = True
 
@@ -41,6 +43,8 @@ MARK = "__kernel_vocabulary__"
 Reports then show the line of the kernel that called it. Every module of this package does.
 """
 
+
+Made = TypeVar("Made")
 
 _watcher: ContextVar[Callable[[], None] | None] = ContextVar("watcher", default=None)
 
@@ -69,6 +73,53 @@ def deeper(queues: Iterable[QueueName]) -> Iterator[None]:
         yield
     finally:
         _deeper.reset(token)
+
+
+class Shared:
+    """What launches on a chip share whose programs differ because of values alone: cores with their
+    buffers, and the bodies written for them, decoded. One launch at a time may use it."""
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, Any] = {}
+        self._launches = 0
+        self._lock = Lock()
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Let :func:`shared` find within the context what earlier launches have made."""
+        with self._lock:
+            if self._launches % MOST_LAUNCHES == 0:
+                self._made.clear()
+            self._launches += 1
+            token = _shared.set(self._made)
+            try:
+                yield
+            except BaseException:
+                # Queues may have been left in any state.
+                self._made.clear()
+                raise
+            finally:
+                _shared.reset(token)
+
+
+MOST_LAUNCHES = 64
+"""Launches that share what they write, so that it stays small: some bodies come with each."""
+_shared: ContextVar[dict[Hashable, Any] | None] = ContextVar("shared", default=None)
+
+
+def shared(key: Hashable, make: Callable[[], Made]) -> Made:
+    """What *make* makes, or what it made for *key* in an earlier launch that shares it.
+
+    *make* must depend on *key*, the chip, shapes and types only. Stages that are methods of it are
+    then written once for all these launches.
+    """
+    store = _shared.get()
+    if store is None:
+        return make()
+    if key not in store:
+        store[key] = make()
+    found: Made = store[key]
+    return found
 
 
 class Builder:

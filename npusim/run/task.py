@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -21,7 +21,7 @@ from npusim.data.errors import Code, HazardWarning, OpError
 from npusim.data.garbage import uncollected
 from npusim.data.tensor import GlobalTensor, allocate
 from npusim.devices.schema import CORES_OF_A_GROUP, DeviceSpec
-from npusim.kernel.builder import deeper, watched
+from npusim.kernel.builder import Shared, deeper, watched
 from npusim.kernel.program import Program, QueueName
 from npusim.kernel.queues import ProgramError
 from npusim.kernel.table import LaunchTable, TabledProgram
@@ -209,7 +209,7 @@ class Task:
         self, l2: L2State, every_core: bool, engine: Engine, spec: DeviceSpec | None = None
     ) -> Trace:
         # Processes of SimPy leave cyclic garbage; the tables of the compiled engine do not.
-        with nullcontext() if engine == "simpy" else uncollected():
+        with nullcontext() if engine == "simpy" else uncollected(), self._used(spec or self._spec):
             blocks = self._programs.blocks if self._is_checked else self._blocks()
             tensors = place(self.problem, self._split, False)
             chosen = spec or self._spec
@@ -259,6 +259,15 @@ class Task:
         outputs, updated = self.problem.outputs, self.problem.updated
         return {name: spec.nbytes for name, spec in outputs.items() if name not in updated}
 
+    def _used(self, spec: DeviceSpec) -> AbstractContextManager[None]:
+        """The context in which it is timed on *spec*: with what launches of other values have
+        written and decoded, unless programs are checked."""
+        if self._is_checked or self.key is None or not self._operator.value_dependent_inputs:
+            return nullcontext()
+        shapes = key_of(unvalued(self.problem, ())), self._plan_key, key_of(self._queues)
+        key = "shared", self._operator.name, device_key(spec), *shapes
+        return CACHE.get(key, Shared, lambda _: SHARED_BYTES).used()
+
     def _watched(self, progress: Progress) -> tuple[Block, ...]:
         """The programs; *progress* receives each as a share of one per started core."""
         plan, done = self._split, 0
@@ -297,6 +306,10 @@ def _are_equal(some: list[GlobalTensor], others: list[GlobalTensor]) -> bool:
     return all(
         a.data is None or b.data is None or bool(np.array_equal(a.data, b.data)) for a, b in pairs
     )
+
+
+SHARED_BYTES = 4 << 20
+"""Approximate memory of what launches of one shape share."""
 
 
 @dataclass(frozen=True, slots=True)

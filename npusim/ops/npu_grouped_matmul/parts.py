@@ -288,6 +288,16 @@ def _vectors(
     return GmViews(name, dtype, np.ones_like(count), count, 0, offset)
 
 
+@dataclass(frozen=True)
+class Reader:
+    """The stage in which a core reads an entry of group_list."""
+
+    core: Core
+
+    def __call__(self, entry: GmView, is_cached: bool) -> None:
+        self.core.emit(ScalarLoadGlobal("entry", entry.operand, INT64, is_cached))
+
+
 def read_list(p: Problem, core: Core, cores: int, parts: Parts | None = None) -> Step:
     """Let all *cores* read group_list, each entry before their *parts* of its group.
 
@@ -304,12 +314,9 @@ def read_list(p: Problem, core: Core, cores: int, parts: Parts | None = None) ->
         _, first = np.unique(parts.order, return_index=True)
         order = 2 * np.searchsorted(parts.group[first], order)
 
-    def read(entry: GmView, is_cached: bool) -> None:
-        core.emit(ScalarLoadGlobal("entry", entry.operand, INT64, is_cached))
-
     views = GmViews("group_list", INT64, one, one, 0, offset)
     owner = np.repeat(np.arange(cores), words * entries)
-    return Step(read, (views, offset % LINE_BYTES != 0), owner, order)
+    return Step(Reader(core), (views, offset % LINE_BYTES != 0), owner, order)
 
 
 @lru_cache(maxsize=256)

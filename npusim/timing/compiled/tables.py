@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from npusim.check.cross_core_flags import awaits
+from npusim.data.integers import distinct
 from npusim.kernel.program import Block
 from npusim.timing.pipes.decode import (
+    COPY,
     PIPES,
     Code,
     CopyStep,
@@ -29,7 +30,7 @@ Numbers = NDArray[np.int64]
 Groups = Sequence[tuple[Block, ...]]
 
 
-def table(rows: Sequence[Sequence[int]], columns: int) -> Numbers:
+def table(rows: Sequence[Sequence[int] | Numbers], columns: int) -> Numbers:
     """*rows* as an array, `(len(rows), columns)`."""
     return np.array(rows, np.int64).reshape(-1, columns)
 
@@ -47,6 +48,17 @@ class _Pattern(NamedTuple):
     """Numbers of the flags between cores that it sets."""
 
 
+class _Placed(NamedTuple):
+    """A body, and where it is in the tables."""
+
+    decoded: Decoded
+    by: Decoder
+    stretch: int
+    """Index of its first stretch."""
+    step: int
+    """Index of its first step."""
+
+
 @dataclass
 class ProgramTables:
     """The programs of a launch, and the decoders that decoded them."""
@@ -55,8 +67,23 @@ class ProgramTables:
 
     def __post_init__(self) -> None:
         self.decoders = list(dict.fromkeys(code.decoder for code in self.codes))
+        every = {id(runs): runs for code in self.codes for runs in code.runs_of_bodies}
+        decoders = {id(runs): code.decoder for code in self.codes for runs in code.runs_of_bodies}
+        self._bodies: dict[int, _Placed] = {}
+        """Address of a decoded object -> the object and its place."""
+        stretches = steps = 0
+        for key, runs in every.items():
+            for decoded in (run.decoded for run in runs):
+                if id(decoded) not in self._bodies:
+                    self._bodies[id(decoded)] = _Placed(decoded, decoders[key], stretches, steps)
+                    stretches += len(decoded.stretches)
+                    steps += len(decoded.steps)
+        self._used = {decoder: self._copies_of(decoder) for decoder in self.decoders}
+        """The indices of the copies of each decoder, which may have decoded other launches too."""
         self.copies: list[tuple[Decoder, CopyStep]] = [
-            (decoder, copy) for decoder in self.decoders for copy in decoder.copies
+            (decoder, decoder.copies[index])
+            for decoder, used in self._used.items()
+            for index in used.tolist()
         ]
         names = dict.fromkeys(copy.place.name for _, copy in self.copies)
         self.names = {name: number for number, name in enumerate(names)}
@@ -64,32 +91,27 @@ class ProgramTables:
         events = dict.fromkeys(flag for decoder in self.decoders for flag in decoder.cross_flags)
         self.cross_flags = {flag: number for number, flag in enumerate(events)}
         """Flag between cores -> its number."""
-        self._bodies: dict[int, tuple[Decoded, int]] = {}
-        """Address of a decoded object -> the object, and the index of its first stretch."""
-        stretches = 0
-        every = {id(runs): runs for code in self.codes for runs in code.runs_of_bodies}
-        for run in chain.from_iterable(every.values()):
-            if id(run.decoded) not in self._bodies:
-                self._bodies[id(run.decoded)] = run.decoded, stretches
-                stretches += len(run.decoded.stretches)
         self._parts: list[tuple[int, int, int]] = []
         self._run_shifts: list[dict[str, int]] = []
         self._patterns = {key: self._pattern(runs) for key, runs in every.items()}
         """Address of the runs of a body -> the data that all its calls share."""
+        self._tables: dict[tuple[int, Decoder], tuple[Numbers, Numbers]] = {}
+
+    def _copies_of(self, decoder: Decoder) -> Numbers:
+        own = [placed.decoded.copied for placed in self._bodies.values() if placed.by is decoder]
+        return distinct(np.concatenate([np.zeros(0, np.int64), *own]))
 
     def steps(self) -> tuple[Numbers, Numbers]:
         """All steps, `(steps, 7)`, and the stretches, `(stretches, 2 + 2 pipes)`."""
-        steps: list[tuple[int, ...]] = []
-        rows = []
-        for decoded, _ in self._bodies.values():
-            ops = [iter(numbers.tolist()) for numbers in decoded.rows]
-            for stretch in decoded.stretches:
-                row = [stretch.cycles, stretch.queued]
-                for found, numbers in zip(stretch.steps, ops, strict=True):
-                    row += [len(steps), len(found)]
-                    steps += [(*step, op) for step, op in zip(found, numbers, strict=False)]
-                rows.append(row)
-        return table(steps, 7), table(rows, 2 + 2 * len(PIPES))
+        steps, bounds = [table((), 7)], [table((), 2 + 2 * len(PIPES))]
+        for decoded, decoder, _, first in self._bodies.values():
+            own, copied = decoded.steps.copy(), decoded.steps[:, 0] == COPY
+            own[copied, 3] = np.searchsorted(self._used[decoder], decoded.copied)
+            moved = decoded.bounds.copy()
+            moved[:, 2::2] += first
+            steps.append(own)
+            bounds.append(moved)
+        return np.concatenate(steps), np.concatenate(bounds)
 
     def copy_steps(self) -> Numbers:
         """The copies, `(copies, 8)`."""
@@ -119,7 +141,7 @@ class ProgramTables:
         first_copy = 0
         for decoder in self.decoders:
             rows.append((first_copy, len(decoder.flags), len(sets), decoder.cross_core))
-            first_copy += len(decoder.copies)
+            first_copy += self._used[decoder].size
             sets += [self.cross_flags[flag] for flag in decoder.cross_flags]
         numbers = [
             [decoder.flags.get(flag, -1) for flag in self.cross_flags] for decoder in self.decoders
@@ -144,7 +166,7 @@ class ProgramTables:
         rows = []
         for code, start, end in zip(self.codes, first, first[1:], strict=False):
             body, own = code.calls.body, shifts[start:end]
-            sizes = self._sizes(code)[body]
+            sizes = self._of_bodies(code)[0][body]
             calls[start:end] = sizes
             calls[start:end, 2] = np.cumsum(sizes[:, 2]) - sizes[:, 2]
             for column, name in enumerate(code.calls.names):
@@ -153,16 +175,23 @@ class ProgramTables:
             rows.append((start, sizes[:, 1].sum(), self.decoders.index(code.decoder)))
         return table(rows, 3), calls, shifts
 
-    def _sizes(self, code: Code) -> Numbers:
+    def _of_bodies(self, code: Code) -> tuple[Numbers, Numbers]:
         """For each body in the table of *code*: index of its first part, number of parts and
-        number of micro-ops, `(bodies, 3)`.
+        number of micro-ops, `(bodies, 3)`; and its copies of each pipe, `(bodies, pipes)`.
         """
-        return table([self._patterns[id(runs)][:3] for runs in code.runs_of_bodies], 3)
+        # Programs of one launch share the tuple of bodies.
+        key = id(code.calls.bodies), code.decoder
+        if key not in self._tables:
+            patterns = [self._patterns[id(runs)] for runs in code.runs_of_bodies]
+            sizes = table([pattern[:3] for pattern in patterns], 3)
+            copies = table([pattern.copies for pattern in patterns], len(PIPES))
+            self._tables[key] = sizes, copies
+        return self._tables[key]
 
     def _pattern(self, runs: list[Run]) -> _Pattern:
         first_part = len(self._parts)
         for number, run in enumerate(runs, len(self._run_shifts)):
-            _, first = self._bodies[id(run.decoded)]
+            first = self._bodies[id(run.decoded)].stretch
             stretches = range(first, first + len(run.decoded.stretches))
             self._parts += [(stretch, number, run.first) for stretch in stretches]
         self._run_shifts += [run.shifts for run in runs]
@@ -175,12 +204,13 @@ class ProgramTables:
     def copies_of(self, code: Code) -> Numbers:
         """Number of copies of each pipe in *code*, `(pipes,)`."""
         often = np.bincount(code.calls.body, minlength=len(code.calls.bodies))
-        patterns = (self._patterns[id(runs)] for runs in code.runs_of_bodies)
-        copies: Numbers = often @ table([x.copies.tolist() for x in patterns], len(PIPES))
+        copies: Numbers = often @ self._of_bodies(code)[1]
         return copies
 
     def most_risen(self) -> int:
         """The most sets of any flag between cores for one core."""
+        if not self.cross_flags:
+            return 0
         # A flag is set for the n-th time by the last of the n-th sets.
         most: Counter[CrossFlag] = Counter()
         for code in self.codes:

@@ -75,7 +75,8 @@ class Stretch(NamedTuple):
     """Number of mte1 instructions among them."""
 
 
-class Decoded(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Decoded:
     """A body shared by calls, ready to be timed."""
 
     stretches: list[Stretch]
@@ -85,6 +86,37 @@ class Decoded(NamedTuple):
     """Number of copies from or to global memory per pipe."""
     cross_sets: list[int]
     """The numbers of the flags between cores that it sets."""
+
+    @cached_property
+    def steps(self) -> NDArray[np.int64]:
+        """All steps, stretch after stretch and pipe after pipe: `Step` and the index of the
+        micro-op, `(steps, 7)`."""
+        ops = [iter(numbers.tolist()) for numbers in self.rows]
+        found = [
+            (*step, next(numbers))
+            for stretch in self.stretches
+            for steps, numbers in zip(stretch.steps, ops, strict=True)
+            for step in steps
+        ]
+        return np.array(found, np.int64).reshape(-1, 7)
+
+    @cached_property
+    def bounds(self) -> NDArray[np.int64]:
+        """Of each stretch its cycles and queued instructions, and for each pipe the first of
+        `steps` and their number, `(stretches, 2 + 2 pipes)`."""
+        sizes = np.array([[*map(len, stretch.steps)] for stretch in self.stretches], np.int64)
+        found = np.zeros((len(self.stretches), 2 + 2 * len(PIPES)), np.int64)
+        found[:, 0] = [stretch.cycles for stretch in self.stretches]
+        found[:, 1] = [stretch.queued for stretch in self.stretches]
+        found[:, 2::2] = (np.cumsum(sizes) - sizes.ravel()).reshape(sizes.shape)
+        found[:, 3::2] = sizes
+        return found
+
+    @cached_property
+    def copied(self) -> NDArray[np.int64]:
+        """The index in the decoder of each of its copies."""
+        found: NDArray[np.int64] = self.steps[self.steps[:, 0] == COPY, 3]
+        return found
 
 
 class Run(NamedTuple):

@@ -24,6 +24,7 @@ from npusim.data.integers import align_down, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES, Duplicate
 from npusim.kernel import Block, CubeCore, GmTile, GmView, ScaleTable, VectorCore
+from npusim.kernel.builder import shared
 from npusim.kernel.launch import CoreSteps, launch_mixed
 from npusim.kernel.table import spread
 from npusim.ops.npu_grouped_matmul import tiling
@@ -62,14 +63,17 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     )
 
 
-def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """Build one block for each cube core; along k with one vector core each."""
-    core = CubeCore("npu_grouped_matmul", spec, alone=True)
-    bias_type = p.bias[0].element if p.bias else None
-    cube = matmul_of(core, p, plan.tile, bias=bias_type, unit_flag=True)
-    scales = ScaleTable(core, plan.tile.n) if p.scale else None
+class Stages:
+    """The stages of a cube core and the buffers that they use, for groups of any sizes."""
+
+    def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
+        self.core = CubeCore("npu_grouped_matmul", spec, alone=True)
+        bias_type = p.bias[0].element if p.bias else None
+        self.cube = matmul_of(self.core, p, plan.tile, bias=bias_type, unit_flag=True)
+        self.scales = ScaleTable(self.core, plan.tile.n) if p.scale else None
 
     def block(
+        self,
         x: GmTile,
         weight: GmTile,
         matrices: Matrices,
@@ -78,13 +82,22 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
         bias: GmView | None,
         scale: GmView | None,
     ) -> None:
+        """Compute a block of the output of a group."""
         # (rows, k) @ (k, columns), sums that start from the bias or from zero
-        cube.use(*matrices)
-        sums = cube.multiply(x.extent, weight.extent, x.k, bias=bias, first_k=first_k)
-        if scales is None or scale is None:
-            cube.fixpipe(output, sums)
+        self.cube.use(*matrices)
+        sums = self.cube.multiply(x.extent, weight.extent, x.k, bias=bias, first_k=first_k)
+        if self.scales is None or scale is None:
+            self.cube.fixpipe(output, sums)
         else:
-            cube.fixpipe(output, sums, "req8", scales.load(scale))
+            self.cube.fixpipe(output, sums, "req8", self.scales.load(scale))
+
+
+def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
+    """Build one block for each cube core; along k with one vector core each."""
+    # Buffers have room for the longest product.
+    key = Stages, int(p.groups.k.max())
+    stages = shared(key, lambda: Stages(spec, p, plan))
+    core, cube = stages.core, stages.cube
 
     def arguments(own: Parts) -> tuple[Any, ...]:
         first_k = staggered(cube, own) if p.types.x is INT8 else 0
@@ -93,7 +106,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
 
     cores, names = plan.block_dim, bound(p)
     parts = Parts.dealt(p, plan.tile.m, plan.single_n, cores, plan.tile.n)
-    steps = read_list(p, core, cores, parts), *parts.steps(block, arguments)
+    steps = read_list(p, core, cores, parts), *parts.steps(stages.block, arguments)
     if not plan.is_mix:
         return core.launch(*steps, bound=lambda _: names, block_dim=cores)
     zeros = _zeros(spec, p, cores)
