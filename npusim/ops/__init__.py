@@ -21,13 +21,14 @@ from pkgutil import iter_modules
 from npusim import published
 from npusim.data.errors import shown
 from npusim.ops._attributes import Kind, KindError, in_words, kinds_of, value_of
-from npusim.ops._contract import Contract, warnings_given
+from npusim.ops._contract import Contract
 from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator, Plan, Problem, Reads, normalize, signature
 from npusim.ops._signature import NO_DEFAULT, Parameter
 from npusim.ops._support import A2_A3, Row
 from npusim.ops._support_table import support_table, support_text
 from npusim.ops._torch import TorchFunction, TorchTensor
+from npusim.ops._warnings import unwarned, warnings_given
 
 __all__ = [
     "A2_A3",
@@ -54,6 +55,7 @@ __all__ = [
     "signature",
     "support_table",
     "support_text",
+    "unwarned",
     "value_of",
     "warnings_given",
 ]

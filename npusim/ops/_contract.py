@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NoReturn
-from warnings import warn
 
 import numpy as np
 
@@ -28,7 +27,7 @@ from npusim.data.dtypes import (
     DType,
     dtype_of,
 )
-from npusim.data.errors import Code, DocumentWarning, OpError, callers_level, shown
+from npusim.data.errors import Code, OpError, shown
 from npusim.data.tensor import Operand, Tensor, TensorSpec, is_transposed, lies_both_ways
 from npusim.devices.schema import DeviceSpec
 from npusim.ops._attributes import KINDS, KindError, one, value_of
@@ -50,8 +49,9 @@ from npusim.ops._support import (
     rows_with,
     values_of,
 )
+from npusim.ops._warnings import warn_of_document
 
-__all__ = ["MAX_RANK", "Contract", "listed", "warnings_given"]
+__all__ = ["MAX_RANK", "Contract", "listed"]
 
 CASTABLE = (FLOAT32, FLOAT16, BFLOAT16, INT8, INT32)
 """Types that npu_format_cast accepts, on some product line."""
@@ -60,14 +60,6 @@ MAX_CAST_RANK = 6
 
 ARGUMENT: Final = object()
 """Default that stands for the argument of that name."""
-
-
-_warnings = 0
-
-
-def warnings_given() -> int:
-    """How many warnings contracts have given in this process."""
-    return _warnings
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +164,7 @@ class Contract:
 
     def warn(self, text: str) -> None:
         """Warn, at the line that called npusim, that the vendor's document excludes the call."""
-        global _warnings
-        _warnings += 1
-        own = self._in_own_names(text)
-        warn(f"{self.op}: {own}", DocumentWarning, stacklevel=callers_level())
+        warn_of_document(f"{self.op}: {self._in_own_names(text)}")
 
     def operand(self, name: str, value: object = ARGUMENT) -> Operand:
         """A required tensor of one of its types, in ND, with at most eight dimensions.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -12,11 +12,23 @@ from npusim.data.dtypes import Array
 from npusim.data.product import CubeOrder
 from npusim.devices.schema import DeviceSpec
 
+Outputs = TypeVar("Outputs", bound="Array | tuple[Array, ...]")
 
-def without_nan(found: Array) -> Array | None:
+
+def without_nan(found: Outputs) -> Outputs | None:
     """*found*, or None if it has a NaN, of whose bits an oracle says nothing."""
-    is_float = found.dtype.kind in "fV"
-    return None if is_float and np.isnan(found).any() else found
+    each = found if isinstance(found, tuple) else (found,)
+    is_odd = any(x.dtype.kind in "fV" and np.isnan(x).any() for x in each)
+    return None if is_odd else found
+
+
+def at_once_by(oracle: Callable[[Given], Outputs]) -> Callable[..., Outputs | None]:
+    """Compute repeated calls by *oracle*, except those with a NaN."""
+
+    def at_once(given: Given, *_: object) -> Outputs | None:
+        return without_nan(oracle(given))
+
+    return at_once
 
 
 class Given:

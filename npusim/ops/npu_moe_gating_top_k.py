@@ -412,5 +412,6 @@ OPERATOR = ops.Operator(
     tile=tile,
     build=build,
     oracle=oracle,
+    at_once=ops.at_once_by(oracle),
     torch=(TORCH,),
 )

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
-from warnings import catch_warnings, simplefilter
 
 from npusim.ascendc import SourceLaunch
-from npusim.data.errors import DocumentWarning, OpError
+from npusim.data.errors import OpError
 from npusim.devices.schema import DeviceSpec
+from npusim.ops import unwarned
 from npusim.run import run as simulate
 from npusim.run.card import Card
 from npusim.run.memory_cache import CACHE, device_key, key_of
@@ -220,8 +220,7 @@ def prepared_again(op: str, key: Said, arguments: Mapping[str, object]) -> Prepa
     first: tuple[tuple[bytes, ...], Prepared | None]
     again: Prepared | None
     try:
-        with catch_warnings():
-            simplefilter("ignore", DocumentWarning)
+        with unwarned():
             first = CACHE.get(
                 of_shapes,
                 lambda: (key.values, prepared(op, chip, given)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import re
 from functools import partial
@@ -245,13 +246,30 @@ def plain_run(op: str, given: dict[str, Any], dtypes: dict[str, str]) -> npusim.
 @pytest.mark.parametrize("call", CALLS)
 def test_bits_and_time_are_those_of_run(call: str) -> None:
     op, given, dtypes = CALLS[call]
+    has_run_as(op, given, dtypes)
+    # The second call finds what the first one prepared.
+    has_run_as(op, {name: negative(value) for name, value in given.items()}, dtypes)
+
+
+def negative(value: Any) -> Any:
+    """The same tensor in memory with negative numbers, if they are floats."""
+    if isinstance(value, list):
+        return [negative(part) for part in value]
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return value
+    return copy.deepcopy(value).neg_()
+
+
+def has_run_as(op: str, given: dict[str, Any], dtypes: dict[str, str]) -> None:
+    """A call through torch has the bits and the time of a run."""
     run = plain_run(op, given, dtypes)
     theirs = {name: torch_dtype(value) for name, value in dtypes.items()}
     theirs |= {name: on_npu(value) for name, value in given.items()}
-    before = clock.now_us
+    before, kernels = clock.now_us, clock.kernels
     found = getattr(torch_npu, op)(**theirs)
     assert run.time_us is not None
     assert clock.now_us - before == pytest.approx(run.time_us)
+    assert clock.kernels - kernels == len(run.launches)
     outputs = found if isinstance(found, tuple | list) else (found,)
     # Behind them there may be what no kernel computes.
     for output, wanted in zip(outputs[: len(run.outputs)], run.outputs.values(), strict=True):
@@ -564,6 +582,59 @@ def test_errors_are_told_as_on_a_card() -> None:
         "aclnnQuantMatmulV5",
         f"npu_quant_matmul: y_scale {later}",
     )
+
+
+def test_a_repeated_call_is_refused_for_its_own_values() -> None:
+    rows, w = integers(4, 32).npu(), integers(32, 16).npu()
+    words = torch.full((16,), 1 << 46).npu()
+    query, key = half(1, 2, 1, 512).npu(), half(1, 1, 64, 512).npu()
+    ropes = {"query_rope": half(1, 2, 1, 64).npu(), "key_rope": half(1, 1, 64, 64).npu()}
+    stencil = torch.triu(torch.ones(2048, 2048, dtype=torch.bool), 1)
+    causal = partial(
+        torch_npu.npu_fused_infer_attention_score,
+        *[half(1, 2, 64, 64).npu()] * 3,
+        num_heads=2,
+        input_layout="BNSD",
+        sparse_mode=3,
+    )
+    latent = partial(
+        torch_npu.npu_fused_infer_attention_score,
+        num_heads=2,
+        num_key_value_heads=1,
+        input_layout="BNSD",
+        **ropes,
+    )
+    product = torch_npu.npu_quant_matmul
+    for acl, good, bad, message in (
+        (
+            "aclnnQuantMatmulV5",
+            lambda: product(rows, w, words),
+            lambda: product(rows, w, words - (1 << 46)),
+            "npu_quant_matmul: scale must have bit 46 set for an int8 output, without it the "
+            "kernel writes uint8; pack it with npu_trans_quant_param [161002]",
+        ),
+        (
+            "aclnnFusedInferAttentionScoreV3",
+            lambda: latent(query, key, key.clone()),
+            lambda: latent(query, key, -key),
+            "npu_fused_infer_attention_score: value must be key with heads of 512 columns and "
+            "query_rope, not another one: that its kernel reads values from key is assumed; pass "
+            "key for both [361001]",
+        ),
+        (
+            "aclnnFusedInferAttentionScoreV3",
+            lambda: causal(atten_mask=stencil.npu()),
+            lambda: causal(atten_mask=stencil.T.contiguous().npu()),
+            "npu_fused_infer_attention_score: atten_mask must have ones above its diagonal alone "
+            "with sparse_mode 2, 3 or 4, not others: a card would hide other keys; pass "
+            "numpy.triu(..., 1) [161002]",
+        ),
+    ):
+        first = good()
+        fails(bad, acl, message)
+        again = good()
+        pairs = zip(*(x if isinstance(x, tuple) else (x,) for x in (first, again)), strict=True)
+        assert all(torch.equal(*pair) for pair in pairs)
 
 
 def test_the_first_line_names_the_function_of_aclnn(weight: Any) -> None:

@@ -7,7 +7,7 @@ anywhere, so those of a tile have separate names, key0, key1 and so on, all boun
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -36,7 +36,7 @@ class Places:
     a: Attention
 
     @cached_property
-    def sides(self) -> dict[str, Side]:
+    def sides(self) -> Mapping[str, Side]:
         return sides_of(self.a)
 
     # ---- queries and outputs ----

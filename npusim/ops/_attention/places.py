@@ -13,7 +13,7 @@ Calls shift these from tile to tile. The workspaces are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain, product
@@ -87,7 +87,7 @@ class Memory:
     plan: Schedule
 
     @cached_property
-    def sides(self) -> dict[str, Side]:
+    def sides(self) -> Mapping[str, Side]:
         return sides_of(self.plan.rows.a)
 
     @cached_property

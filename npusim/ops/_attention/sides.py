@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 
 from npusim.ops._attention.problem import FRACTAL_COLUMNS, Attention
@@ -38,7 +40,8 @@ class PackedSide(Side):
         return self.starts[request] + (head * self.lengths[request] + token) * self.columns
 
 
-def sides_of(a: Attention) -> dict[str, Side]:
+@lru_cache(maxsize=16)
+def sides_of(a: Attention) -> Mapping[str, Side]:
     """Memory layout of query, key, value, their rotary parts, output and softmax_lse.
 
     Offsets of keys in pages are relative to the start of a block.

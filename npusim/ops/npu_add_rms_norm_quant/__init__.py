@@ -263,6 +263,7 @@ OPERATOR = ops.Operator(
     tile=tile,
     build=build,
     oracle=oracle,
+    at_once=ops.at_once_by(oracle),
     templates=tuple(TEMPLATES),
     torch=(
         ops.TorchFunction(

@@ -185,6 +185,7 @@ OPERATOR = ops.Operator(
     tile=tile,
     build=build,
     oracle=oracle,
+    at_once=ops.at_once_by(oracle),
     value_dependent_inputs=("group_index",),
     torch=(TORCH,),
 )

@@ -154,6 +154,7 @@ OPERATOR = ops.Operator(
     tile=tile,
     build=build,
     oracle=oracle,
+    at_once=ops.at_once_by(oracle),
     templates=NAMED,
     value_dependent_inputs=("group_index",),
     torch=(torch_function("npu_dynamic_quant", 2, _aclnn),),

@@ -23,7 +23,7 @@ fit L1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -160,7 +160,7 @@ class Places:
         return has_fractals(self.a)
 
     @cached_property
-    def _sides(self) -> dict[str, Side]:
+    def _sides(self) -> Mapping[str, Side]:
         return sides_of(self.a)
 
     @cached_property

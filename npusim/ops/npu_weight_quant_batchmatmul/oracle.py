@@ -12,13 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from warnings import catch_warnings, simplefilter
 
 import numpy as np
 
 from npusim import devices
 from npusim.data.dtypes import FLOAT16, Array, cast
-from npusim.data.errors import DocumentWarning
 from npusim.data.few_rows import few_rows_product
 from npusim.data.int_product import int_product
 from npusim.data.tensor import Operand, is_transposed
@@ -33,6 +31,7 @@ from npusim.ops._matmul_oracle import (
 )
 from npusim.ops._oracle import without_nan
 from npusim.ops._vocabulary import Contract, Given
+from npusim.ops._warnings import unwarned
 from npusim.ops.npu_weight_quant_batchmatmul.check import SUPPORT, check
 from npusim.ops.npu_weight_quant_batchmatmul.choice import (
     OP,
@@ -53,12 +52,16 @@ def oracle(given: Given) -> Array:
 
     The chip determines the template, how many cores share k, and the handling of overflow.
     """
-    return _computed(Inputs.of(given, cube_product, exact_int))
+    return _computed(Inputs.of(given))
 
 
 def at_once(given: Given, *_: object) -> Array | None:
     """The same with faster products."""
-    return without_nan(_computed(Inputs.of(given, few_rows_product, int_product)))
+
+    def multiply_int(a: Array, b: Array) -> Array:
+        return int_product(a.astype(np.int8), b)  # digits, which fit
+
+    return without_nan(_computed(Inputs.of(given, few_rows_product, multiply_int)))
 
 
 def _computed(call: Inputs) -> Array:
@@ -92,11 +95,14 @@ class Inputs:
     """`(1, n)` float32."""
 
     @staticmethod
-    def of(given: Given, multiply: Callable[..., Array], multiply_int: IntProduct) -> Inputs:
+    def of(
+        given: Given,
+        multiply: Callable[..., Array] = cube_product,
+        multiply_int: IntProduct = exact_int,
+    ) -> Inputs:
         """The inputs of a call, whatever their layout."""
         spec = given.spec or devices.load(DEFAULT)
-        with catch_warnings():
-            simplefilter("ignore", DocumentWarning)
+        with unwarned():
             p = check(Contract(OP, spec, arguments=given.arguments, support=SUPPORT))
         weight = np.asarray(given.weight)
         if weight.dtype == np.int32:
