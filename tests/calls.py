@@ -88,6 +88,12 @@ TRAINED = {
     "softmax_in": ones(0, dtype=F16),
 }
 """The same backward, with what forward gave."""
+DROPPED = {
+    "pse": ones(1, 2, N, N, dtype=F16),
+    "keep_prob": 0.5,
+    "dropout_mask": ones(2 * N * N // 8, dtype=np.uint8),
+}
+"""What training may add to both."""
 LATENT_KEYS = {
     "kv": ones(2, 1, 1, 576, dtype=F16),
     "gamma": ones(512, dtype=F16),
@@ -218,7 +224,9 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"head_num": 1, "input_layout": "TND", "atten_mask": STENCIL.view(np.uint8)}
         | {"actual_seq_qlen": [N], "actual_seq_kvlen": [N], "sparse_mode": 3},
     ),
+    "attention for training, dropout": ("npu_fusion_attention", TRAINING | DROPPED),
     "attention, backward": ("npu_fusion_attention_grad", TRAINED),
+    "attention, backward of dropout": ("npu_fusion_attention_grad", TRAINED | DROPPED),
     "attention, second version, backward": ("npu_fusion_attention_grad_v2", TRAINED),
     "numbered choices": (
         "npu_moe_init_routing",

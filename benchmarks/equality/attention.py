@@ -247,6 +247,14 @@ def _for_training(draw: Draw) -> Arguments:
         found["inner_precise"] = draw.pick(0, 2)
     elif mode > 1:
         found |= {"atten_mask": _causal(draw, "uint8"), "sparse_mode": mode}
+    count = heads * group
+    if draw.chance(0.3):
+        shape_of_bias = draw.pick(1, requests), count, draw.pick(1, tokens), keys
+        found["pse"] = draw.tensor(shape_of_bias, dtype)
+    if draw.chance(0.3):
+        least = -(-requests * count * tokens * keys // 8)
+        bits = draw.integers((least,), "uint8", 0, 256)
+        found |= {"keep_prob": draw.pick(0.5, 0.9), "dropout_mask": bits}
     return found
 
 

@@ -280,13 +280,22 @@ class _Tile:
             if not inexact:
                 inexact = self._inexact(block, total)
             rows = inexact.pop()
-            if rows.size and self._is_open(block, rows, total, sums, wide):
-                before = total[rows]
-                np.copyto(total, wide, casting="same_kind")
-                where = a[rows, ks], b[ks], before, sums[rows], wide[rows]
-                total[rows] = self._careful(block, rows, *where)
-            else:
-                np.copyto(total, wide, casting="same_kind")
+            doubtful = rows[self.doubtful[block, rows]] if self.is_any_doubtful else _NO_ROWS
+            if 2 * doubtful.size > len(total):
+                # Bounds hold for all rows, and without a selection nothing is copied.
+                total = _settled(a[:, ks], b[ks], total, wide, self.tolerances[block])
+                continue
+            fixed = _ties(rows, total, sums, wide) if rows.size else None
+            if doubtful.size:
+                tolerances = self.tolerances[block, doubtful]
+                given = a[doubtful, ks], b[ks], total[doubtful], wide[doubtful]
+                settled = _settled(*given, tolerances)
+            np.copyto(total, wide, casting="same_kind")
+            if fixed is not None:
+                row, column, values = fixed
+                total[row, column] = values
+            if doubtful.size:
+                total[doubtful] = settled
         out[...] = total
 
     def _inexact(self, block: int, total: Single) -> list[NDArray[np.intp]]:
@@ -313,53 +322,29 @@ class _Tile:
             for of_block, is_there in zip(beyond[::-1], is_any[::-1], strict=True)
         ]
 
-    def _is_open(
-        self, block: int, rows: NDArray[np.intp], total: Single, sums: Double, wide: Double
-    ) -> bool:
-        """Whether float64 may have lost part of a tie in *rows*, or one of them is doubtful.
 
-        *total* is the accumulator before *block*, *sums* its product, *wide* both together.
-        """
-        ties = np.flatnonzero(wide[rows].view(np.int64) << _ABOVE_TIE == _TIE)
-        if ties.size:
-            row, column = np.divmod(ties, wide.shape[1])
-            row = rows[row]
-            _, rest = _two_sum(total[row, column].astype(np.float64), sums[row, column])
-            if rest.any():
-                return True
-        return self.is_any_doubtful and bool(self.doubtful[block, rows].any())
+def _ties(
+    rows: NDArray[np.intp], start: Single, sums: Double, wide: Double
+) -> tuple[NDArray[np.intp], NDArray[np.intp], Single] | None:
+    """Row, column and right value where float64 lost part of a tie in *rows*; None if nowhere.
 
-    def _careful(
-        self,
-        block: int,
-        rows: NDArray[np.intp],
-        a: Double,
-        b: Double,
-        start: Single,
-        sums: Double,
-        wide: Double,
-    ) -> Single:
-        """*start* plus one block's product for *rows*; *sums* is the product by BLAS.
-
-        *wide* is their sum in float64. All arguments except *b* have these rows only.
-        """
-        total = wide.astype(np.float32)
-        ties = np.flatnonzero(wide.view(np.int64) << _ABOVE_TIE == _TIE)
-        near, rest = _two_sum(start.take(ties).astype(np.float64), sums.take(ties))
-        if rest.any():
-            total.put(ties, _to_single(near, rest))
-        doubtful = np.flatnonzero(self.doubtful[block, rows])
-        if doubtful.size:
-            tolerances = self.tolerances[block, rows[doubtful]]
-            total[doubtful] = _settled(a[doubtful], b, start[doubtful], wide[doubtful], tolerances)
-        return total
+    *sums* is one block's product by BLAS, *wide* its sum with *start* in float64.
+    """
+    ties = np.flatnonzero(wide[rows].view(np.int64) << _ABOVE_TIE == _TIE)
+    if not ties.size:
+        return None
+    row, column = np.divmod(ties, wide.shape[1])
+    row = rows[row]
+    near, rest = _two_sum(start[row, column].astype(np.float64), sums[row, column])
+    return (row, column, _to_single(near, rest)) if rest.any() else None
 
 
 def _settled(a: Double, b: Double, start: Single, wide: Double, tolerances: Double) -> Single:
     """*start* plus one block's product; *wide* is within *tolerances* of it in each row."""
     low, high = (wide - tolerances).astype(np.float32), (wide + tolerances).astype(np.float32)
-    i, j = np.nonzero(low.view(np.int32) != high.view(np.int32))
-    if i.size:
+    uncertain = np.flatnonzero(low.view(np.int32) != high.view(np.int32))
+    if uncertain.size:
+        i, j = np.divmod(uncertain, wide.shape[1])
         high[i, j] = _rounded_sums(np.column_stack([start[i, j], a[i] * b[:, j].T]))
     return high
 

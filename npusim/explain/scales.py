@@ -42,7 +42,7 @@ class Word:
     largest_scale: float
     """The largest fp32 number that is read as the same scale, the bound of the truncation error."""
     unread_bits: int
-    """Bits outside all fields; npu_trans_quant_param leaves all of them 0."""
+    """Bits outside these fields; npu_trans_quant_param leaves all of them 0."""
 
     @property
     def int64(self) -> int:

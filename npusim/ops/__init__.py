@@ -23,7 +23,7 @@ from npusim.data.errors import shown
 from npusim.ops._attributes import Kind, KindError, in_words, kinds_of, value_of
 from npusim.ops._contract import Contract, warnings_given
 from npusim.ops._oracle import Given
-from npusim.ops._protocol import Operator, Plan, Problem, normalize, signature
+from npusim.ops._protocol import Operator, Plan, Problem, Reads, normalize, signature
 from npusim.ops._signature import NO_DEFAULT, Parameter
 from npusim.ops._support import A2_A3, Row
 from npusim.ops._support_table import support_table, support_text
@@ -41,6 +41,7 @@ __all__ = [
     "Parameter",
     "Plan",
     "Problem",
+    "Reads",
     "Row",
     "TorchFunction",
     "TorchTensor",

@@ -33,7 +33,7 @@ from npusim.kernel.rows import pieces
 from npusim.kernel.steps import Step
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
-from npusim.ops._matmul_oracle import exact_int, scale_of_words
+from npusim.ops._matmul_oracle import IntProduct, exact_int, scale_of_words, shifted
 
 __all__ = [
     "FILLED",
@@ -405,27 +405,30 @@ def unpacked(words: Array, turned: bool = False) -> Array:
     return whole.swapaxes(-1, -2) if turned else whole
 
 
-def scaled_groups(a: Array, b: Array, words: Array) -> Array:
+def scaled_groups(a: Array, b: Array, words: Array, multiply: IntProduct = exact_int) -> Array:
     """float16 sums of `(m, k) @ (k, n)` int4: groups of k scaled by *words* `(groups, n)`.
 
     Each group is rounded to float16, and so is every sum of groups, in ascending order.
     """
     groups = len(words)
     size = a.shape[-1] // groups
-    factors = scale_of_words(words.astype(np.int64))
+    words = words.astype(np.int64)
+    factors = scale_of_words(words)
     total = np.zeros((a.shape[0], b.shape[1]), np.float16)
     with np.errstate(all="ignore"):
         for group in range(groups):
             ks = slice(group * size, (group + 1) * size)
-            sums = exact_int(a[:, ks], b[ks]).astype(F32)
+            sums = shifted(multiply(a[:, ks], b[ks]), words[group]).astype(F32)
             half = (sums * factors[group]).astype(np.float16)
             total = half if group == 0 else total + half
     return total
 
 
-def digit_sums(x: Array, weight: Array, words: Array) -> Array:
+def digit_sums(x: Array, weight: Array, words: Array, multiply: IntProduct = exact_int) -> Array:
     """`f32(lo) + f32(hi) * 16` of int8 *x* `(m, k)` times int4 *weight* `(k, n)`, both in int8."""
     digits = np.floor_divide(x, 16), (x & 15) - 8
-    hi, lo = (scaled_groups(each.astype(np.int8), weight, words).astype(F32) for each in digits)
+    hi, lo = (
+        scaled_groups(each.astype(np.int8), weight, words, multiply).astype(F32) for each in digits
+    )
     with np.errstate(all="ignore"):
         return np.asarray(lo + hi * F32(16))

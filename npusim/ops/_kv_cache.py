@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from npusim.data.dtypes import INT32, UINT8, Array, DType
+from npusim.data.dtypes import INT8, INT32, UINT8, Array, DType
 from npusim.data.integers import align_up
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.data.tensor import Operand, Tensor
@@ -48,15 +48,25 @@ class Side:
 
     name: str
     """key or value."""
+    element: DType
     numbers: int
     """Elements of a token: heads x width."""
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of a token."""
+        return self.element.nbytes(self.numbers)
+
+    @property
+    def fractal_columns(self) -> int:
+        """C0: elements in a block of 32 bytes."""
+        return BLOCK_BYTES * 8 // self.element.bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem(ops.Problem):
     """A checked call."""
 
-    element: DType
     tokens: int
     sides: tuple[Side, Side]
     blocks: int
@@ -71,41 +81,39 @@ class Problem(ops.Problem):
         """The type of the slots, which are the last input."""
         return self.inputs[-1].element
 
-    @property
-    def fractal_columns(self) -> int:
-        """C0: elements in a block of 32 bytes."""
-        return BLOCK_BYTES * 8 // self.element.bits
-
-    def token_bytes(self, side: Side) -> int:
-        """Bytes of a token."""
-        return self.element.nbytes(side.numbers)
-
 
 def support_of(
     dtypes: tuple[DType, ...],
     slots: str,
     slot_dtypes: tuple[DType, ...] = (INT32,),
     *,
-    nz: bool,
+    layouts: tuple[str, ...] = ("ND",),
+    mixed: tuple[str, ...] = (),
     **more: Any,
 ) -> tuple[ops.Row, ...]:
-    """Rows of tokens and caches of one type each; with *nz* also caches in fractals."""
-    layouts = ("ND", "FRACTAL_NZ") if nz else ("ND",)
+    """Rows of tokens and caches of one type, in *layouts*, or of two, in those that are *mixed*.
+
+    Of two types only keys are int8 (ops-transformer@3a280bc, scatter_pa_kv_cache_def.cpp).
+    """
     more[slots] = ops.Operands(slot_dtypes, shape="tokens")
+    kinds = [(dtype, dtype, layouts) for dtype in dtypes]
+    if mixed:
+        floats = [dtype for dtype in dtypes if dtype is not INT8]
+        kinds += [(key, value, mixed) for key in dtypes for value in floats if key is not value]
     return tuple(
         ops.Row(
-            key=ops.Operands((dtype,), shape="tokens heads width"),
-            value=ops.Operands((dtype,), shape="tokens heads value_width"),
-            key_cache=ops.Operands((dtype,), layouts),
-            value_cache=ops.Operands((dtype,), layouts),
+            key=ops.Operands((key,), shape="tokens heads width"),
+            value=ops.Operands((value,), shape="tokens heads value_width"),
+            key_cache=ops.Operands((key,), own),
+            value_cache=ops.Operands((value,), own),
             **more,
         )
-        for dtype in dtypes
+        for key, value, own in kinds
     )
 
 
 def tokens_of(contract: ops.Contract) -> tuple[Operand, Operand]:
-    """key and value, `(tokens, heads, width)` of one type; their widths may differ."""
+    """key and value, `(tokens, heads, width)`, whose widths may differ."""
     k, v = contract.operand("key"), contract.operand("value")
     for operand in (k, v):
         contract.require(
@@ -117,7 +125,7 @@ def tokens_of(contract: ops.Contract) -> tuple[Operand, Operand]:
 
 
 def caches_of(contract: ops.Contract) -> tuple[Operand, Operand]:
-    """Both caches, of the type of the tokens and in one layout."""
+    """Both caches, of the types of their tokens and in one layout."""
     k, v = contract.matrix("key_cache"), contract.matrix("value_cache")
     contract.require(
         k.spec.layout == v.spec.layout,
@@ -143,8 +151,8 @@ def checked(
     is_nz: bool,
 ) -> Problem:
     """The call, if the caches fit the tokens and the slots, called *name*, lie in them."""
-    element, count = tokens[0].element, tokens[0].shape[0]
-    sides = [Side(each.name, each.shape[1] * each.shape[2]) for each in tokens]
+    count = tokens[0].shape[0]
+    sides = [Side(each.name, each.element, each.shape[1] * each.shape[2]) for each in tokens]
     pages = [
         _pages(contract, cache, operand, is_nz)
         for cache, operand in zip(caches, tokens, strict=True)
@@ -159,7 +167,6 @@ def checked(
     return Problem(
         inputs=(*tokens, *caches, where),
         outputs={cache.name: cache.spec for cache in caches},
-        element=element,
         tokens=count,
         sides=(sides[0], sides[1]),
         blocks=blocks,
@@ -245,7 +252,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan | None:
         return None
     cores = min(p.tokens, len(spec.vector_cores))
     ub_bytes = spec.cores[spec.vector_kinds[0]].usable_bytes("ub")
-    sizes = [p.token_bytes(side) for side in p.sides]
+    sizes = [side.token_bytes for side in p.sides]
     need_bytes = sum(sizes) if p.is_nz else max(sizes)
     whole = all(size % BLOCK_BYTES == 0 for size in sizes)
     in_turn = p.tokens < MANY_TOKENS and whole and need_bytes <= ub_bytes
@@ -285,9 +292,9 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
         kept = own[slot[own] >= 0]
         views: list[GmViews] = []
         for side in p.sides:
-            tokens, cache = _views(p, side)
+            tokens, _ = _views(p, side)
             views.append(GmViews.of(tokens, kept, 0, 1, side.numbers))
-            views.append(_places(p, cache, slot[kept]))
+            views.append(_places(p, side, slot[kept]))
         steps.append(Step(writer.token, tuple(views), core[kept], kept))
         blocks += writer.core.launch(*steps, bound=lambda _: bound)
     return tuple(blocks)
@@ -295,19 +302,21 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
 
 def _views(p: Problem, side: Side) -> tuple[GmView, GmView]:
     """The tokens of *side*, `(tokens, numbers)`, and its cache, `(slots, numbers)`."""
-    tokens = GmView.of(side.name, p.element, p.tokens, side.numbers)
-    return tokens, GmView.of(f"{side.name}_cache", p.element, p.blocks * p.block_size, side.numbers)
+    slots = p.blocks * p.block_size
+    tokens = GmView.of(side.name, side.element, p.tokens, side.numbers)
+    return tokens, GmView.of(f"{side.name}_cache", side.element, slots, side.numbers)
 
 
-def _places(p: Problem, cache: GmView, slots: Integers) -> GmViews:
-    """The places of *slots* in *cache*: `(1, numbers)`, in fractals `(numbers / C0, C0)`."""
+def _places(p: Problem, side: Side, slots: Integers) -> GmViews:
+    """The places of *slots* in a cache: `(1, numbers)`, in fractals `(numbers / C0, C0)`."""
+    _, cache = _views(p, side)
     if not p.is_nz:
         return GmViews.of(cache, slots, 0, 1, cache.columns)
-    lanes, (block, offset) = p.fractal_columns, np.divmod(slots, p.block_size)
+    lanes, (block, offset) = side.fractal_columns, np.divmod(slots, p.block_size)
     first = block * p.block_size * cache.columns + offset * lanes
     rows, columns = np.full_like(slots, cache.columns // lanes), np.full_like(slots, lanes)
-    offset_bytes = p.element.nbytes(1) * first
-    return GmViews(cache.name, p.element, rows, columns, p.block_size * lanes, offset_bytes)
+    offset_bytes = side.element.nbytes(1) * first
+    return GmViews(cache.name, side.element, rows, columns, p.block_size * lanes, offset_bytes)
 
 
 class TokenWriter:
@@ -325,7 +334,7 @@ class TokenWriter:
             # Values use the buffer of the keys after these have been stored.
             self.queues = [self._queue(plan.piece_bytes)] * 2
         elif plan.template == "nz_in_turn":
-            self.queues = [self._queue(p.token_bytes(side)) for side in p.sides]
+            self.queues = [self._queue(side.token_bytes) for side in p.sides]
         else:
             self.queues = [self._queue(plan.piece_bytes, 2) for _ in p.sides]
 
@@ -373,8 +382,8 @@ class TokenWriter:
             for tile, (queue, _, place) in zip(loaded, pairs, strict=True):
                 self._store(queue, tile, place)
             return
-        step = self.plan.piece_bytes * 8 // self.p.element.bits
         for queue, token, place in pairs:
+            step = self.plan.piece_bytes * 8 // token.dtype.bits
             for start, count in pieces(token.columns, step):
                 tile = self._load(queue, token[:, start : start + count])
                 self._store(queue, tile, self._part(place, start, count))
@@ -383,7 +392,7 @@ class TokenWriter:
         """*count* elements of a token from *start*, at its slot."""
         if not self.p.is_nz:
             return place[:, start : start + count]
-        lanes = self.p.fractal_columns
+        lanes = place.columns
         return place[start // lanes : (start + count) // lanes, :]
 
     def _load(self, queue: TileQueue, token: GmView) -> Local:

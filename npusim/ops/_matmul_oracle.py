@@ -5,6 +5,7 @@ No BLAS is used here, and no error bounds: floats are summed with exact error te
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -12,9 +13,18 @@ from numpy.typing import NDArray
 
 from npusim.data.dtypes import Array
 
-__all__ = ["cube_product", "exact_int", "fixpipe_int8", "scale_of_words"]
+__all__ = [
+    "IntProduct",
+    "cube_product",
+    "exact_int",
+    "fixpipe_int8",
+    "scale_of_words",
+    "shifted",
+]
 
 Double = NDArray[np.float64]
+IntProduct = Callable[[Array, Array], Array]
+"""Computes ``a @ b`` of integers exactly."""
 
 
 def exact_int(a: Array, b: Array) -> NDArray[np.int64]:
@@ -52,16 +62,28 @@ def scale_of_words(words: Array) -> Array:
     return np.asarray((words & 0xFFFF_E000).astype(np.uint32).view(np.float32))
 
 
-def fixpipe_int8(y: Array, words: Array) -> Array:
-    """The conversion of the fixpipe (QF322B8_PRE): scale, saturate to nine bits, offset, saturate.
+def shifted(sums: Array, words: Array) -> Array:
+    """Integer *sums* as int16 after a right shift by 1 to 16, where bit 36 of *words* is set."""
+    moved = np.floor_divide(sums, 2 << ((words >> 32) & 0xF))
+    return np.where(words >> 36 & 1, np.clip(moved, -(2**15), 2**15 - 1), sums)
 
-    asc-devkit, the page on quantisation on the way out (随路量化.md), and its example scripts.
+
+def fixpipe_int8(y: Array, words: Array) -> Array:
+    """The conversion of the fixpipe: scale, saturate to nine bits, offset, saturate.
+
+    *y* is float32 (QF322B8_PRE) or int32 (REQ8), which *words* may shift before. asc-devkit, the
+    page on quantisation on the way out (随路量化.md), and its example scripts.
     """
+    if y.dtype.kind == "i":
+        y = shifted(y, words).astype(np.float32)
     scaled = y * scale_of_words(words)
     nine = np.rint(np.clip(np.where(np.isnan(scaled), 0, scaled), -256, 255)).astype(np.int64)
     offset = ((words >> 37) & 0x1FF) ^ 0x100
-    fitted: Array = np.clip(nine + offset - 0x100, -128, 127)
-    return fitted.astype(np.int8)
+    # Without bit 46 the eight bits are those of uint8.
+    is_signed = words >> 46 & 1 == 1
+    low, high = np.where(is_signed, -128, 0), np.where(is_signed, 127, 255)
+    fitted: Array = np.clip(nine + offset - 0x100, low, high)
+    return fitted.astype(np.int16).astype(np.int8)
 
 
 def _two_sum(x: Double, y: Double) -> tuple[Double, Double]:

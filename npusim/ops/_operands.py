@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
 
 import numpy as np
 
 from npusim.data.dtypes import INT8, DType
-from npusim.data.errors import Code
 from npusim.data.layout import FRACTAL_ROWS, NZ, c0, to_fractals
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.kernel import Product
 from npusim.ops._contract import Contract
+from npusim.ops._protocol import Values, contents
 
 INT4_PER_INT32 = 8
+WORD_NAMES = ("int64", "uint64")
+"""Types of a scale of packed words."""
 SIGNED_BIT, SHIFT_BIT = 1 << 46, 1 << 36
 """Bits of the 64-bit words that npu_trans_quant_param packs, as the fixpipe reads them."""
 
@@ -95,21 +98,21 @@ def as_fractals(operand: Operand) -> Operand:
     return Operand(operand.name, spec, storage)
 
 
+def words_of(scale: Values) -> Hashable:
+    """What a contract finds out from *scale*: its elements if they are words, else nothing."""
+    parts = scale if isinstance(scale, list) else [scale]
+    return tuple([contents(x) for x in parts if x is not None and str(x.dtype) in WORD_NAMES])
+
+
 def fixpipe_words(contract: Contract, scale: Operand, target: DType) -> Operand:
     """*scale*, of int64 or uint64, as uint64 words for an output of *target*; raises OpError."""
     spec = TensorSpec(scale.shape, "uint64")
     if scale.array is None:
         return Operand(scale.name, spec)
     words = np.ascontiguousarray(scale.array).view(np.uint64)
-    contract.require(
-        not np.any(words & np.uint64(SHIFT_BIT)),
-        f"{scale.name} must have bit 36 clear, which asks for a shift that npu_trans_quant_param "
-        f"never does and that is not simulated; pack it with npu_trans_quant_param",
-        Code.UNSUPPORTED,
-    )
-    contract.require(
-        target is not INT8 or bool(np.all(words & np.uint64(SIGNED_BIT))),
-        f"{scale.name} must have bit 46 set for an int8 output, without it the kernel writes "
-        f"uint8; pack it with npu_trans_quant_param",
-    )
+    if target is INT8 and not np.all(words & np.uint64(SIGNED_BIT)):
+        contract.warn(
+            f"{scale.name} must have bit 46 set for an int8 output, without it the kernel writes "
+            f"uint8; pack it with npu_trans_quant_param"
+        )
     return Operand(scale.name, spec, words)

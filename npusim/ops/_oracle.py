@@ -13,6 +13,12 @@ from npusim.data.product import CubeOrder
 from npusim.devices.schema import DeviceSpec
 
 
+def without_nan(found: Array) -> Array | None:
+    """*found*, or None if it has a NaN, of whose bits an oracle says nothing."""
+    is_float = found.dtype.kind in "fV"
+    return None if is_float and np.isnan(found).any() else found
+
+
 class Given:
     """The arguments of a call as attributes: `given.x`, `given.dim`, without gaps.
 

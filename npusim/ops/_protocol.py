@@ -7,7 +7,10 @@ from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
+
+import numpy as np
 
 from npusim.data.arguments import Arguments
 from npusim.data.dtypes import Array
@@ -50,6 +53,27 @@ class Problem:
         return {each.name: each for each in self.inputs if each.name in self.outputs}
 
 
+def contents(*tensors: Values) -> Hashable:
+    """Each element of *tensors*."""
+    return tuple([tuple(map(contents, x)) if isinstance(x, list) else _bytes(x) for x in tensors])
+
+
+def _bytes(tensor: Array | Tensor | None) -> bytes | None:
+    return None if tensor is None else np.asarray(tensor).tobytes()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reads:
+    """Operands whose values a contract reads, and all that it finds out from them."""
+
+    operands: tuple[str, ...]
+    finds: Callable[..., Hashable] = contents
+    """What it finds out from the tensors of these operands: an array, a list, or None."""
+    converts: bool = False
+    """Whether it may give the kernel other tensors of their names, which depend on nothing but what
+    it *finds*."""
+
+
 def present(*operands: Operand | None) -> tuple[Operand, ...]:
     """The *operands* that were given, in order."""
     return tuple(operand for operand in operands if operand is not None)
@@ -74,6 +98,8 @@ class Plan:
     """Workspace tensors in global memory through which cores exchange data: name -> bytes."""
 
 
+Values = Array | Tensor | list[Any] | None
+"""A tensor with values, a list of them, or an operand that is left out."""
 EarlierCall = tuple[str, Arguments]
 """An operator and its arguments."""
 
@@ -150,6 +176,10 @@ class Operator:
     value_dependent_inputs: tuple[str, ...] = ()
     """Operands whose values `tile` and `build` read. For all others they see the specs only, so
     calls that differ in nothing else share a kernel and its times."""
+    contract_reads: tuple[Reads, ...] = ()
+    """The values that `contract` reads, other than those of `value_dependent_inputs`, to refuse a
+    call or to compute what the kernel is given. Calls that differ in nothing else have the same
+    plan, programs and times."""
     time_key: Callable[[DeviceSpec, Any, Any], Hashable] | None = None
     """For a problem and its plan: a key of the values of `value_dependent_inputs` that problems
     share whose kernels differ only in what takes no time, such as which row of a table is read.
@@ -182,6 +212,14 @@ class Operator:
                 f'signature, not neither; declare for example signature="abs(Tensor x) -> Tensor"'
             )
         check_support(self.name, self.support, () if self.is_custom else self.parameters)
+        read = (name for each in self.contract_reads for name in each.operands)
+        for name in (*self.value_dependent_inputs, *read):
+            if name not in self._names:
+                raise TypeError(
+                    f"{self.name}: an operator must read the values of parameters, "
+                    f"{', '.join(each.name for each in self.parameters)}, not of {name}; correct "
+                    f"its value_dependent_inputs or contract_reads"
+                )
 
         if self.time_key is not None and self.at_once is None:
             raise TypeError(
@@ -248,6 +286,18 @@ class Operator:
         if isinstance(self.signature, inspect.Signature):
             return self.signature
         return python_signature(self.parameters)
+
+    @cached_property
+    def converted(self) -> frozenset[str]:
+        """The operands that `contract` may replace by others for the kernel."""
+        of_each = (each.operands for each in self.contract_reads if each.converts)
+        return frozenset(chain.from_iterable(of_each))
+
+    def found(self, arguments: Mapping[str, Any]) -> tuple[Hashable, ...]:
+        """All that `contract` finds out from the values that it reads of *arguments*."""
+        return tuple(
+            [each.finds(*map(arguments.__getitem__, each.operands)) for each in self.contract_reads]
+        )
 
     @cached_property
     def attributes(self) -> tuple[Parameter, ...]:

@@ -140,6 +140,9 @@ class TorchFunction:
     """Parameters that only chips after A3 accept: None here."""
     warns_eager: Callable[[TorchArguments], str | None] = _nothing
     """Restriction of the document on calls outside a compiled graph; None if there is none."""
+    refused: Callable[[TorchArguments], str | None] = _nothing
+    """The first line of torch_npu's error for arguments that it refuses itself, where others reach
+    aclnn; None if it passes them on."""
     is_done: Callable[[TorchArguments], bool] = _never
     """Whether the first tensor already is the result, so that nothing runs."""
     gradient: Gradient | None = None

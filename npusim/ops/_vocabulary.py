@@ -7,7 +7,7 @@ and its :class:`Row` s of support. The functions it names get a :class:`Contract
 
 from npusim.ops._contract import Contract, listed
 from npusim.ops._oracle import Given
-from npusim.ops._protocol import Operator, Plan, Problem, present
+from npusim.ops._protocol import Operator, Plan, Problem, Reads, present
 from npusim.ops._remedies import same_shape_remedy
 from npusim.ops._support import A2_A3, ATLAS_INFERENCE, EVERYWHERE, Operands, Row, alike, required
 from npusim.ops._torch import Gradient, TorchArguments, TorchFunction, TorchTensor
@@ -23,6 +23,7 @@ __all__ = [
     "Operator",
     "Plan",
     "Problem",
+    "Reads",
     "Row",
     "TorchArguments",
     "TorchFunction",

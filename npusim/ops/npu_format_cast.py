@@ -22,8 +22,7 @@ int32.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from math import gcd, prod
 
 import numpy as np
@@ -36,6 +35,7 @@ from npusim.data.tensor import LAYOUTS, Operand, Tensor
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES, MAX_REPEATS, Copy, Local, ScalarAlu, ScalarLoop, ScalarStore
 from npusim.kernel import Block, GmView, GmViews, Step, VectorCore, pieces
+from npusim.kernel.steps import Integers
 from npusim.ops import _vocabulary as ops
 from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, Operands, Row
 
@@ -127,15 +127,19 @@ class Plan(ops.Plan):
     """Columns of a piece, in blocks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A rectangle that fits the buffer: its start in both layouts, and its size."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Pieces:
+    """Rectangles that fit the buffer, in the order of each core's work; each field has one entry
+    for each of them."""
 
-    nd_bytes: int
-    nz_bytes: int
-    rows: int
-    blocks: int
-    width_bytes: int
+    core: Integers
+    nd_bytes: Integers
+    """Start in ND."""
+    nz_bytes: Integers
+    """Start in FRACTAL_NZ."""
+    rows: Integers
+    blocks: Integers
+    width_bytes: Integers
     """Bytes of a row in ND: fewer than its blocks hold at a ragged end."""
 
 
@@ -185,39 +189,47 @@ def _share(rows: int, lines: int, cores: int) -> tuple[int, int]:
     return min(shares, key=lambda share: share[0] * share[1])
 
 
-def pieces_of_cores(p: Problem, plan: Plan) -> Iterator[tuple[Piece, ...]]:
-    """The pieces of each core, in the order of its work."""
-    for first, count in pieces(p.batch * p.fractals_m, plan.fractal_rows_per_core):
-        for start, blocks in pieces(p.fractals_n, plan.blocks_per_core, LEAST_BLOCKS):
-            yield tuple(
-                _piece(p, row, fractal_rows, start + column, width)
-                for row, fractal_rows in _spans(p, plan, first, first + count)
-                for column, width in pieces(blocks, plan.block_step, LEAST_BLOCKS)
-            )
-
-
-def _spans(p: Problem, plan: Plan, first: int, end: int) -> Iterator[tuple[int, int]]:
-    """Split rows of fractals [*first*, *end*) so that no part reaches into the next matrix."""
-    while first < end:
-        fractal_rows = min(
-            plan.row_step // FRACTAL_ROWS, p.fractals_m - first % p.fractals_m, end - first
-        )
-        yield first, fractal_rows
-        first += fractal_rows
-
-
-def _piece(p: Problem, first: int, fractal_rows: int, column: int, blocks: int) -> Piece:
-    """The piece of *fractal_rows* fractal rows from *first* on, counted over all matrices."""
-    batch, fractal_row = divmod(first, p.fractals_m)
-    row = fractal_row * FRACTAL_ROWS
+def pieces_of_cores(p: Problem, plan: Plan) -> Pieces:
+    """The pieces of all cores: a grid of spans of fractal rows and of columns."""
+    first, fractal_rows = _spans(p, plan)
+    shares = list(pieces(p.fractals_n, plan.blocks_per_core, LEAST_BLOCKS))
+    column, blocks, share = np.array(
+        [
+            (start + column, width, number)
+            for number, (start, blocks) in enumerate(shares)
+            for column, width in pieces(blocks, plan.block_step, LEAST_BLOCKS)
+        ]
+    ).T
+    core = (first // plan.fractal_rows_per_core * len(shares))[:, None] + share
+    order = np.argsort(core, axis=None, kind="stable")
+    span, part = np.divmod(order, column.size)
+    batch, fractal_row = np.divmod(first[span], p.fractals_m)
+    row, column, blocks = fractal_row * FRACTAL_ROWS, column[part], blocks[part]
     fractal_bytes = FRACTAL_ROWS * BLOCK_BYTES
-    return Piece(
+    return Pieces(
+        core=core.reshape(-1)[order],
         nd_bytes=(batch * p.rows + row) * p.row_bytes + column * BLOCK_BYTES,
         nz_bytes=((batch * p.fractals_n + column) * p.fractals_m + fractal_row) * fractal_bytes,
-        rows=min(fractal_rows * FRACTAL_ROWS, p.rows - row),
+        rows=np.minimum(fractal_rows[span] * FRACTAL_ROWS, p.rows - row),
         blocks=blocks,
-        width_bytes=min(blocks * BLOCK_BYTES, p.row_bytes - column * BLOCK_BYTES),
+        width_bytes=np.minimum(blocks * BLOCK_BYTES, p.row_bytes - column * BLOCK_BYTES),
     )
+
+
+def _spans(p: Problem, plan: Plan) -> tuple[Integers, Integers]:
+    """First fractal row, counted over all matrices, and number of them, of each span.
+
+    No span reaches into the next core or the next matrix.
+    """
+    total, step = p.batch * p.fractals_m, plan.row_step // FRACTAL_ROWS
+    cuts = np.union1d(
+        np.arange(0, total, plan.fractal_rows_per_core), np.arange(0, total, p.fractals_m)
+    )
+    ends = np.append(cuts[1:], total)
+    steps = -(-(ends - cuts) // step)
+    number = np.arange(steps.sum()) - np.repeat(np.cumsum(steps) - steps, steps)
+    first = np.repeat(cuts, steps) + number * step
+    return first, np.minimum(step, np.repeat(ends, steps) - first)
 
 
 # ---- kernel ----
@@ -269,24 +281,22 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
         x_in.free(loaded)
         core.store(y_out, out, output, pitch * BLOCK_BYTES)
 
-    pieces_of = list(pieces_of_cores(p, plan))
-    owner = np.repeat(np.arange(len(pieces_of)), [len(each) for each in pieces_of])
-    views = _views(p, [piece for each in pieces_of for piece in each])
-    return core.launch(Step(to_fractals if p.to_fractals else from_fractals, views, owner))
+    found = pieces_of_cores(p, plan)
+    stage = to_fractals if p.to_fractals else from_fractals
+    return core.launch(Step(stage, _views(p, found), found.core))
 
 
-def _views(p: Problem, found: list[Piece]) -> tuple[GmViews, GmViews]:
+def _views(p: Problem, found: Pieces) -> tuple[GmViews, GmViews]:
     """Views of the pieces in the input and in the output, as bytes.
 
     In ND a piece is `(rows, width_bytes)`; in FRACTAL_NZ a row of the view is a column of fractals,
     `(blocks, rows_padded x 32)`.
     """
     nd, nz = ("x", "output") if p.to_fractals else ("output", "x")
-    nd_at, nz_at, rows, blocks, width = np.array([astuple(piece) for piece in found]).T
     column_bytes = p.fractals_m * FRACTAL_ROWS * BLOCK_BYTES
-    fractal_bytes = -(-rows // FRACTAL_ROWS) * FRACTAL_ROWS * BLOCK_BYTES
-    in_nd = GmViews(nd, UINT8, rows, width, p.row_bytes, nd_at)
-    in_nz = GmViews(nz, UINT8, blocks, fractal_bytes, column_bytes, nz_at)
+    fractal_bytes = -(-found.rows // FRACTAL_ROWS) * FRACTAL_ROWS * BLOCK_BYTES
+    in_nd = GmViews(nd, UINT8, found.rows, found.width_bytes, p.row_bytes, found.nd_bytes)
+    in_nz = GmViews(nz, UINT8, found.blocks, fractal_bytes, column_bytes, found.nz_bytes)
     return (in_nd, in_nz) if p.to_fractals else (in_nz, in_nd)
 
 

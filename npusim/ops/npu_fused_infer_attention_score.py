@@ -70,7 +70,7 @@ from __future__ import annotations
 
 from npusim.data.dtypes import Array
 from npusim.ops._attention import ELSEWHERE, at_once, build, oracle_of, tile
-from npusim.ops._attention.check import INT8_PER_TOKEN, check, shapes_of
+from npusim.ops._attention.check import INT8_PER_TOKEN, READS, check, shapes_of
 from npusim.ops._attention.problem import LAYOUTS, TEMPLATES
 from npusim.ops._attention.rules import table
 from npusim.ops._attention.shapes import columns_of
@@ -132,5 +132,6 @@ OPERATOR = Operator(
     at_once=at_once,
     templates=TEMPLATES,
     value_dependent_inputs=("block_table",),
+    contract_reads=READS,
     torch=(TORCH,),
 )

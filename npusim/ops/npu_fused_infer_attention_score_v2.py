@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from npusim.data.dtypes import Array
 from npusim.ops import npu_fused_infer_attention_score as first
-from npusim.ops._attention import ELSEWHERE, build, oracle_of, tile
-from npusim.ops._attention.check import KEYS_ALIKE, Problem, check_as
+from npusim.ops._attention import ELSEWHERE, at_once, build, oracle_of, tile
+from npusim.ops._attention.check import KEYS_ALIKE, READS, Problem, check_as
 from npusim.ops._attention.problem import TEMPLATES
 from npusim.ops._attention.rules import table
 from npusim.ops._contract import Contract
@@ -92,7 +92,9 @@ OPERATOR = Operator(
     tile=tile,
     build=build,
     oracle=oracle,
+    at_once=at_once,
     templates=TEMPLATES,
     value_dependent_inputs=("block_table",),
+    contract_reads=READS,
     torch=(TORCH,),
 )

@@ -22,11 +22,16 @@ scaled by exp(maximum before - maximum now); exp rounds to nearest (assumed).
   mask hides all with inner_precise 2; otherwise they are the mean of the values.
 * In TND requests are concatenated, and actual_seq_qlen and actual_seq_kvlen are cumulative lengths;
   zeros at the end are requests without tokens.
+* pse is added to scores before they are scaled: `(requests or 1, heads, tokens or 1, keys)`, in TND
+  the same of one request after another, flat. With keep_prob below 1, dropout_mask has a bit for
+  each score, in the same order, set where a weight is kept: T(p * kept * (1 / keep_prob)) replaces
+  T(p) in the product, but not in softmax_sum. torch_npu draws it by a kernel of its own.
 
 The tiles are those of its own kernel, S1S2; that cube and vector cores process them like those of
 FIA, and that no two share a row of them, is assumed (:mod:`npusim.ops._attention.fia`). Not
-simulated are pse, dropout, prefixes (sparse_mode 5 and 6), varlen parts (7 and 8), sink, float32,
-and a mask for each head: :mod:`npusim.torch` composes these from several operators.
+simulated are pse of the last 1024 tokens, prefixes (sparse_mode 5 and 6), varlen parts (7 and 8),
+sink, float32, and a mask for each head: :mod:`npusim.torch` composes these from several operators,
+except for such pse and varlen parts.
 
 Sources: op-plugin@517f2e7, torch_npu-npu_fusion_attention.md and FlashAttentionKernelNpuOpApi.cpp;
 ops-transformer@3a280bc attention/flash_attention_score. Atlas A2; Atlas A3 by the
@@ -49,6 +54,7 @@ from npusim.ops import _vocabulary as ops
 from npusim.ops._attention import at_once, build, fia, oracle_of
 from npusim.ops._attention.check import Problem
 from npusim.ops._attention.problem import LARGEST_TOKENS, MASK_EXTENT, SUM_COPIES, Attention, Choice
+from npusim.ops._attention.scores_check import bias_of, dropout_of
 from npusim.ops._support import Entries
 from npusim.ops._torch import Result, Sizes
 
@@ -58,6 +64,7 @@ def support_of(*others: str) -> tuple[ops.Row, ...]:
     found = []
     for half in (FLOAT16, BFLOAT16):
         entries: Entries = dict.fromkeys(("query", "key", "value", *others), half)
+        entries |= {"pse": (half, FLOAT32) if others else half, "dropout_mask": UINT8}
         found.append(ops.Row(on=ops.A2_A3, atten_mask=UINT8, **entries))
     return tuple(found)
 
@@ -68,8 +75,6 @@ MOST_HEADS, MOST_COLUMNS, COLUMN_UNIT = 256, 512, 16
 """The head limit is the document's; the kernel takes 768 columns, the schedule here 512."""
 ROPES, ROPE_COLUMNS = ("query_rope", "key_rope"), (128, 64)
 """Rotary parts, which the second version takes; columns of a head and of such a part."""
-PARTS = {"pse": "a bias of scores", "dropout_mask": "dropout", "sink": "a sink"}
-"""Tensors that are not simulated, and what they are."""
 SIMULATED = (0, 1, 2, 3, 4)
 """Mask modes."""
 
@@ -249,19 +254,9 @@ class Asked(NamedTuple):
 
 def asked_of(contract: ops.Contract) -> Asked:
     """What forward and backward have in common; raises OpError."""
-    for name, what in PARTS.items():
-        contract.require(
-            contract.arguments.get(name) is None,
-            f"{name} must be None: {what} is not simulated in this kernel; leave it out",
-            Code.UNSUPPORTED,
-        )
-    keep_prob = contract.value("keep_prob")
     contract.require(
-        0 < keep_prob <= 1, f"keep_prob must lie in (0, 1], not be {keep_prob}; pass 1"
-    )
-    contract.require(
-        keep_prob == 1,
-        f"keep_prob must be 1, not {keep_prob}: dropout is not simulated in this kernel; pass 1",
+        contract.arguments.get("sink") is None,
+        "sink must be None: a sink is not simulated in this kernel; leave it out",
         Code.UNSUPPORTED,
     )
     call = Call(contract)
@@ -274,8 +269,11 @@ def asked_of(contract: ops.Contract) -> Asked:
     )
     ropes = _ropes(contract, call)
     a = _attention(call, mask_shape, by_token=word == "TND", has_rope=bool(ropes))
+    pse, bias = bias_of(contract, a)
+    dropout_mask, dropout = dropout_of(contract, a)
+    a = replace(a, bias=bias, dropout=dropout)
     lengths = zip(("query_lengths", "kv_lengths"), (a.query_lengths, a.kv_lengths), strict=True)
-    inputs = ops.present(call.query, call.key, call.value, mask, *ropes)
+    inputs = ops.present(call.query, call.key, call.value, mask, *ropes, pse, dropout_mask)
     inputs += tuple(_lengths_operand(*each) for each in lengths if call.layout == "TND")
     return Asked(call, a, inputs)
 
@@ -379,7 +377,13 @@ def outputs(given: ops.TorchArguments, _: Sizes) -> tuple[Result, ...]:
 
 
 def behind(given: ops.TorchArguments) -> tuple[Result | int, ...]:
-    """softmax_out, which is empty; seed and offset without dropout, and the number of scores."""
+    """softmax_out, which is empty; seed and offset, and the number of scores."""
+    none = ((0,), given["query"].dtype)
+    return none, given["seed"], given["offset"], score_count(given)
+
+
+def score_count(given: ops.TorchArguments) -> int:
+    """The number of scores of all heads."""
     query, key, heads = given["query"], given["key"], given["head_num"]
     layout = given["input_layout"].upper()
     requests, tokens = LAYOUTS.get(layout, (0, 1))
@@ -388,7 +392,7 @@ def behind(given: ops.TorchArguments) -> tuple[Result | int, ...]:
         lists = (given[name] or () for name in ("actual_seq_qlen", "actual_seq_kvlen"))
         lengths = ([end - start for start, end in pairwise((0, *each))] for each in lists)
         count = sum(a * b for a, b in zip(*lengths, strict=False))
-    return ((0,), query.dtype), given["seed"], given["offset"], heads * count
+    return int(heads * count)
 
 
 def aclnn(given: ops.TorchArguments) -> str:

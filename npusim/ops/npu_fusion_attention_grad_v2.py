@@ -34,18 +34,20 @@ def oracle(given: ops.Given) -> tuple[Array, ...]:
 
 def behind(given: ops.TorchArguments) -> tuple[Result | int, ...]:
     """The gradients of pse, rotary parts and sink, which do not exist."""
-    return *[((0,), given["query"].dtype)] * 3, ((0,), "float32")
+    return first.of_pse(given), *[((0,), given["query"].dtype)] * 2, ((0,), "float32")
 
 
 OPERATOR = ops.Operator(
     kernel_type="FlashAttentionScoreGrad",
     document=__doc__,
-    support=first.SUPPORT,
+    support=first.SUPPORT_V2,
+    extras=first.EXTRAS,
     elsewhere="run it on Atlas A2 or A3",
     contract=check,
     tile=first.tile,
     build=first.build,
     oracle=oracle,
+    at_once=first.at_once,
     torch=(
         ops.TorchFunction(
             schema="npu_fusion_attention_grad_v2(Tensor query, Tensor key, Tensor value, "

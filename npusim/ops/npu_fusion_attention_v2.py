@@ -6,8 +6,10 @@
 
 The same kernel, see :mod:`npusim.ops.npu_fusion_attention`, which lists what is simulated of it.
 The bounds of a band are pre_tokens and next_tokens. In TND heads of 128 columns may have separate
-rotary parts of 64, query_rope and key_rope, whose products are added. pse_type, q_start_idx and
-kv_start_idx configure pse, and are ignored without it.
+rotary parts of 64, query_rope and key_rope, whose products are added. pse_type says how pse is
+added: 0 to scaled scores, 1 to scores before they are scaled. With 2 and 3 it is a slope for each
+head, `(heads,)` or `(requests, heads)` in float32, and slope * |key + kv_start_idx - token -
+q_start_idx|, or with 3 slope * the root of that distance, is taken away from scaled scores.
 
 Sources: op-plugin@517f2e7, op_plugin_functions.yaml and FlashAttentionKernelNpuOpApi.cpp.
 """
@@ -19,7 +21,7 @@ from dataclasses import replace
 from npusim.data.dtypes import Array
 from npusim.ops import _vocabulary as ops
 from npusim.ops import npu_fusion_attention as first
-from npusim.ops._attention import build, oracle_of
+from npusim.ops._attention import at_once, build, oracle_of
 from npusim.ops._attention.check import Problem
 
 NAMES = {"pre_tockens": "pre_tokens", "next_tockens": "next_tokens"}
@@ -47,6 +49,7 @@ OPERATOR = ops.Operator(
     tile=first.tile,
     build=build,
     oracle=oracle,
+    at_once=at_once,
     torch=(
         ops.TorchFunction(
             schema="npu_fusion_attention_v2(Tensor query, Tensor key, Tensor value, int head_num, "

@@ -15,11 +15,10 @@ first core also the table's totals.
 Sources: hicann/ops-transformer moe/moe_re_routing, op_kernel/moe_re_routing.h and op_host/
 moe_re_routing_membase_tiling.cpp, and its document. Atlas A2 and A3. The content of permute_scales
 without per_token_scales is not defined; here it is 0. Rows that the table does not count are not
-written, 0 here, and a table that counts more rows than there are is refused. Without values of the
-table each rank has equally many rows for each expert, or one more. Assumed: an index is computed
-by eight writes of the scalar unit and additions, and each sum of the table goes through a register
-once.
-register once.
+written, 0 here. If it counts more rows than there are, a card reads and writes beyond its tensors;
+here a warning says so, and rows are moved only within them. Without values of the table each rank
+has equally many rows for each expert, or one more. Assumed: an index is computed by eight writes of
+the scalar unit and additions, and each sum of the table goes through a register once.
 """
 
 from __future__ import annotations
@@ -118,10 +117,14 @@ def _counts(
         found = (rows // entries + (np.arange(entries) < rows % entries)).reshape(table.shape)
     least, total = int(found.min()), int(found.sum())
     contract.require(
-        least >= 0 and total <= rows,
-        f"{TABLE} must count at most the {rows} rows of tokens, none negative, not {total} with a "
-        f"{least}; pass how many came of each rank",
+        least >= 0,
+        f"{TABLE} must not be negative anywhere, as {least} is; pass how many came of each rank",
     )
+    if total > rows:
+        contract.warn(
+            f"{TABLE} must count at most the {rows} rows of tokens, not {total}: a card reads and "
+            f"writes beyond its tensors, which is not simulated; pass how many came of each rank"
+        )
     return tuple(map(tuple, found.tolist()))
 
 
@@ -205,9 +208,10 @@ def _turns(p: Problem, plan: Plan) -> tuple[list[Read], list[Move]]:
                 turn += 1
                 if expert is None:
                     continue
-                for row, count in pieces(int(table[rank, expert]), plan.rows_at_once):
-                    first, last = int(of[rank, expert]) + row, int(to[rank, expert]) + row
-                    moves.append((core, turn, first, last, count))
+                first, last = int(of[rank, expert]), int(to[rank, expert])
+                within = max(0, min(int(table[rank, expert]), p.rows - max(first, last)))
+                for row, count in pieces(within, plan.rows_at_once):
+                    moves.append((core, turn, first + row, last + row, count))
                 turn += 1
     return reads, moves
 
@@ -272,12 +276,14 @@ def oracle(given: ops.Given) -> tuple[Array, Array, Array, Array]:
     tokens, table, scales = given.tokens, given.expert_token_num_per_rank, given.per_token_scales
     ranks, experts = table.shape
     of_row = np.repeat(np.tile(np.arange(experts), ranks), table.reshape(-1))
-    order = np.argsort(of_row, kind="stable")
+    order = np.argsort(of_row, kind="stable")[: len(tokens)]
+    to = np.flatnonzero(order < len(tokens))
+    order = order[to]
     rows, index = np.zeros_like(tokens), np.zeros(len(tokens), np.int32)
     moved = np.zeros(len(tokens), np.float32)
-    rows[: len(order)], index[: len(order)] = tokens[order], order
+    rows[to], index[to] = tokens[order], order
     if scales is not None:
-        moved[: len(order)] = scales[order]
+        moved[to] = scales[order]
     return rows, moved, index, table.sum(axis=0, dtype=table.dtype)
 
 

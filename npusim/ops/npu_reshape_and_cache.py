@@ -9,7 +9,7 @@ torch_npu calls it `_npu_reshape_and_cache`. It does the same as npu_scatter_pa_
 product line: with ND caches like its mode Norm, with both in FRACTAL_NZ like PA_NZ. The latter are
 `(blocks, elements / C0, block_size, C0)`, where elements are those of a token and C0 fills 32
 bytes; their last two dimensions are a single column of fractals, so the bytes are in the same order
-as ND.
+as ND. Keys may then be int8 with values of another type.
 
 Sources: op-plugin@517f2e7 ops/atb/ReshapeAndCachAtb.cpp and ascend-transformer-boost@ddcc8b62
 mixkernels/reshape_and_cache. For slots and what is undefined about them see
@@ -28,9 +28,12 @@ from npusim.ops import _kv_cache as kv
 from npusim.ops import _vocabulary as ops
 from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE
 
+NZ: tuple[str, ...] = ("FRACTAL_NZ",)
+LAYOUTS = ("ND", *NZ)
+SLOTS = "slot_indices"
 SUPPORT = (
-    *kv.support_of((FLOAT16, BFLOAT16, INT8), "slot_indices", nz=True, on=A2_A3),
-    *kv.support_of((FLOAT16, INT8), "slot_indices", nz=True, on=ATLAS_INFERENCE),
+    *kv.support_of((FLOAT16, BFLOAT16, INT8), SLOTS, layouts=LAYOUTS, mixed=NZ, on=A2_A3),
+    *kv.support_of((FLOAT16, INT8), SLOTS, layouts=LAYOUTS, mixed=NZ, on=ATLAS_INFERENCE),
 )
 
 
@@ -38,9 +41,9 @@ def check(contract: ops.Contract) -> kv.Problem:
     """Check how the arguments of a call must match; raises OpError."""
     tokens, caches = kv.tokens_of(contract), kv.caches_of(contract)
     is_nz = caches[0].spec.layout == "FRACTAL_NZ"
-    problem = kv.checked(contract, tokens, caches, "slot_indices", is_nz=is_nz)
+    problem = kv.checked(contract, tokens, caches, SLOTS, is_nz=is_nz)
     for side in problem.sides:
-        nbytes = problem.token_bytes(side)
+        nbytes = side.token_bytes
         contract.require(
             contract.spec.series not in ATLAS_INFERENCE or nbytes % BLOCK_BYTES == 0,
             f"{side.name} must have tokens of whole blocks of {BLOCK_BYTES} bytes on "
@@ -73,6 +76,6 @@ OPERATOR = ops.Operator(
     tile=kv.tile,
     build=kv.build,
     oracle=oracle,
-    value_dependent_inputs=("slot_indices",),
+    value_dependent_inputs=(SLOTS,),
     torch=(TORCH,),
 )

@@ -6,12 +6,13 @@
     cache_mode "PA_NZ"   cache[slot // block_size, i // C0, slot % block_size, i % C0] = x[token, i]
 
 for keys and values, where *slot* is the token's entry in *slot_mapping*, i = head * width + j, and
-C0 the elements in 32 bytes; caches of PA_NZ may be tensors in FRACTAL_NZ, following the document,
-which are stored like those in ND. Tokens with a negative slot are skipped. The bits are copied
-unchanged. On a card both caches are written in place, like here for tensors of torch; `npusim.run`
-returns new arrays.
+C0 the elements in 32 bytes; keys and values of PA_NZ may have different types, and its caches may
+be tensors in FRACTAL_NZ, following the document, which are stored like those in ND. Tokens with a
+negative slot are skipped. The bits are copied unchanged. On a card both caches are written in
+place, like here for tensors of torch; `npusim.run` returns new arrays.
 
-Sources: ops-transformer@05c401f9 attention/scatter_pa_kv_cache (op_kernel of the mode Norm),
+Sources: ops-transformer@05c401f9 attention/scatter_pa_kv_cache (op_kernel of the mode Norm; types
+from op_api of @3a280bc),
 ascend-transformer-boost@ddcc8b62 mixkernels/reshape_and_cache, and the operator's document
 (torch_npu-npu_scatter_pa_kv_cache.md). Atlas A2 and A3. Slots are int32 or int64, following the
 document; the kernel that was read takes int32, and that the one for int64 is the same is assumed. A
@@ -31,10 +32,19 @@ from npusim.ops._vocabulary import A2_A3
 
 NORM, PA_NZ = "Norm", "PA_NZ"
 TYPES, SLOTS = (FLOAT16, BFLOAT16, INT8), (INT32, INT64)
+LAYOUTS = ("ND", "FRACTAL_NZ")
 
 SUPPORT = (
-    *kv.support_of(TYPES, "slot_mapping", SLOTS, nz=False, on=A2_A3, cache_mode=(NORM,)),
-    *kv.support_of(TYPES, "slot_mapping", SLOTS, nz=True, on=A2_A3, cache_mode=(PA_NZ,)),
+    *kv.support_of(TYPES, "slot_mapping", SLOTS, on=A2_A3, cache_mode=(NORM,)),
+    *kv.support_of(
+        TYPES,
+        "slot_mapping",
+        SLOTS,
+        layouts=LAYOUTS,
+        mixed=LAYOUTS,
+        on=A2_A3,
+        cache_mode=(PA_NZ,),
+    ),
 )
 
 

@@ -320,14 +320,20 @@ def _field_names(kind: type) -> tuple[str, ...]:
 def unvalued(value: object, seen: tuple[str, ...]) -> Any:
     """*value* without the arrays of operands, except those whose names are in *seen*.
 
-    It may be an operand, or a tuple or record of operands; anything else is returned unchanged.
+    It may be an operand, or a tuple, mapping or record of operands; anything else is returned
+    unchanged.
     """
     if isinstance(value, Operand):
         is_bare = value.array is None or value.name in seen
         return value if is_bare else Operand(value.name, value.spec)
-    if type(value) is tuple:
-        whole = tuple(unvalued(part, seen) for part in value)
-        return value if all(map(is_, whole, value)) else whole
+    if isinstance(value, tuple):
+        whole = [unvalued(part, seen) for part in value]
+        if all(map(is_, whole, value)):
+            return value
+        return tuple(whole) if type(value) is tuple else type(value)(*whole)  # a NamedTuple
+    if type(value) is dict:
+        of_names = {name: unvalued(part, seen) for name, part in value.items()}
+        return value if all(map(is_, of_names.values(), value.values())) else of_names
     if is_dataclass(value) and not isinstance(value, type | TensorSpec | DType):
         parts = {name: getattr(value, name) for name in _field_names(type(value))}
         bare = {name: unvalued(part, seen) for name, part in parts.items()}

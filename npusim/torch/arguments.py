@@ -1,16 +1,22 @@
 """Convert arguments of torch's operations to those of operators; None if no operator accepts them.
 
 Tensors of two types are cast to one, each by a separate kernel, unless one kernel accepts both
-types (ops-math, the L2 code of aclnn): sums and products of float32 with a 16-bit type.
+types (ops-math, the L2 code of aclnn): sums and products of float32 with a 16-bit type, and on
+Atlas A2 and A3 quotients of any two floating-point types.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import permutations
 from typing import Any
 
 import torch
 
+from npusim.torch import card, shapes
+from npusim.torch.host.comparisons import is_in_float64
 from npusim.torch.kernels import Given
+from npusim.torch.relabel import to_npu
 from npusim.torch.settings import settings
 from npusim.torch.views import cast, is_plain
 
@@ -18,7 +24,10 @@ __all__ = [
     "FLOATS",
     "as_type",
     "backward",
+    "both_as",
     "bounded",
+    "compared",
+    "element",
     "filled",
     "flag",
     "flags",
@@ -36,6 +45,9 @@ __all__ = [
 
 REALS = (torch.float32, torch.float16, torch.bfloat16, torch.int32)
 FLOATS = REALS[:3]
+Pairs = Sequence[tuple[torch.dtype, torch.dtype]]
+PAIRS: Pairs = [*permutations(FLOATS, 2)]
+WITH_FLOAT32: Pairs = [pair for pair in PAIRS if torch.float32 in pair]
 SELECTED = (*REALS, torch.int64, torch.int8, torch.uint8)
 MOST_SELECTED = 1 << 14
 """Most rows that the simulated kernel selects. It has a micro-op for each row, so a kernel for more
@@ -78,21 +90,27 @@ def two(x: object, other: object) -> Given | None:
 
 def mixed(x: object, other: object) -> Given | None:
     """:func:`two`, but float32 with a 16-bit type is not cast, since one kernel accepts both."""
-    return _promoted(x, other, FLOATS, REALS)
+    return _promoted(x, other, WITH_FLOAT32, REALS)
 
 
 def quotient(x: object, other: object) -> Given | None:
-    """:func:`two` for a division: integers are cast to float32 first."""
-    return _promoted(x, other, (), FLOATS)
+    """:func:`mixed` for a division: integers are cast to float32 first."""
+    return _promoted(x, other, () if card.spec().series == "Atlas inference" else PAIRS, FLOATS)
+
+
+def compared(name: str, x: torch.Tensor, other: object) -> Given | None:
+    """Two operands of comparison *name*; None if the AI CPU of a card compares them."""
+    value = number(other)
+    return None if value is not None and is_in_float64(name, x, value) else two(x, other)
 
 
 def _promoted(
     x: torch.Tensor | float,
     other: Any,
-    mixes: tuple[torch.dtype, ...],
+    mixes: Pairs,
     known: tuple[torch.dtype, ...],
 ) -> Given | None:
-    """*x* and *other* with one type of *known*, or with two types of *mixes*."""
+    """*x* and *other* with one type of *known*, or with a pair of types of *mixes*."""
     if not isinstance(x, torch.Tensor) or x.dtype not in REALS:
         return None
     if isinstance(other, torch.Tensor) and other.dim() and other.dtype == x.dtype in known:
@@ -100,17 +118,31 @@ def _promoted(
     value = number(other)
     if value is None and not (isinstance(other, torch.Tensor) and other.is_npu):
         return None
-    dtype = torch.result_type(x, other if value is None else value)
+    if value is None:
+        dtype = torch.promote_types(x.dtype, other.dtype)
+    else:
+        dtype = torch.result_type(x, value)
     if dtype not in known:
         dtype = torch.float32
     if value is not None:
         of_type = as_type(x, dtype)
         return None if of_type is None else {"x": of_type, "other": value}
-    types = {x.dtype, other.dtype}
-    if dtype == torch.float32 and types <= {*mixes} and torch.float32 in types:
+    if (x.dtype, other.dtype) in mixes:
         return {"x": x, "other": other}
+    return both_as(x, other, dtype)
+
+
+def both_as(x: torch.Tensor, other: torch.Tensor, dtype: torch.dtype) -> Given | None:
+    """Two tensors, each cast to *dtype*."""
     a, b = as_type(x, dtype), as_type(other, dtype)
     return None if a is None or b is None else {"x": a, "other": b}
+
+
+def element(value: float, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor of one element on the card, which the host uploads with the kernel's arguments."""
+    if card.computes_values():
+        return to_npu(torch.tensor(value, dtype=dtype))
+    return shapes.like(torch.empty((), dtype=dtype, device="meta"))
 
 
 def as_type(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:

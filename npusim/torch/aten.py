@@ -9,16 +9,16 @@ the host like operations without a kernel.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
-from npusim.torch import arguments, card, known, products, shapes
+from npusim.torch import arguments, arithmetic, card, known, products, shapes
 from npusim.torch.arguments import FLOATS
+from npusim.torch.card_ops import COMPARISONS, LOGIC, CardOp, KernelOp, Take, run
 from npusim.torch.fallback import UNKNOWN, HostOp, is_on_host
-from npusim.torch.kernels import Given, launched, takes, tensors_of
 from npusim.torch.relabel import overwrite, to_host, to_npu
 from npusim.torch.repeats import Repeats
 from npusim.torch.views import cast, contiguous, copied, is_plain
@@ -26,101 +26,8 @@ from npusim.torch.works.training import FOREACH
 
 __all__ = ["kernels"]
 
-Take = Callable[..., Given | None]
-"""Converts the arguments of an operation to those of the operator, or returns None if it cannot."""
-MULTIPLIED = (torch.float32, torch.float16, torch.int32)
 MOST_JOINED = 32
 """Most tensors that one ConcatD joins (aclnn_cat.cpp)."""
-
-
-class CardOp(ABC):
-    """An operation of torch that an operator of npusim computes."""
-
-    __slots__ = ("_again", "_host", "_name")
-
-    def __init__(self, op: torch._ops.OpOverload, name: str) -> None:
-        self._host, self._name = HostOp(op), name
-        self._again = Repeats()
-
-    def __call__(self, *args: object, **kwargs: object) -> object:
-        if is_on_host():
-            return self._host(*args, **kwargs)
-        found = self.launched(args, kwargs)
-        return self._host(*args, **kwargs) if found is None else self.known(found, args, kwargs)
-
-    def launched(self, args: tuple[object, ...], kwargs: dict[str, object]) -> torch.Tensor | None:
-        """The result of :meth:`on_card`; a call that was made before replays its kernels."""
-        return self.on_card(*args, **kwargs) if kwargs else self._again.run(self.on_card, args)
-
-    def known(
-        self, found: torch.Tensor, args: tuple[object, ...], kwargs: dict[str, object]
-    ) -> object:
-        """*found*, or its known values where shapes alone are simulated."""
-        if card.computes_values():
-            return found
-        decided = self._host.decided(args, kwargs)
-        return found if decided is UNKNOWN else decided
-
-    @abstractmethod
-    def on_card(self, *args: Any, **kwargs: Any) -> torch.Tensor | None:
-        """The result of the kernel; None if no kernel accepts the call."""
-
-
-class KernelOp(CardOp):
-    """An operation whose arguments map directly to those of the operator."""
-
-    __slots__ = ("_take",)
-
-    def __init__(self, op: torch._ops.OpOverload, name: str, take: Take) -> None:
-        super().__init__(op, name)
-        self._take = take
-
-    def on_card(self, *args: Any, **kwargs: Any) -> torch.Tensor | None:
-        return _launched(self._name, self._take(*args, **kwargs))
-
-
-def _launched(name: str, given: Given | None) -> torch.Tensor | None:
-    """The result of operator *name* for *given*, views copied first; None if it rejects that."""
-    if given is None:
-        return None
-    tensors = tensors_of(given)
-    if not all(map(is_plain, tensors)):
-        return None
-    if not all(x.is_contiguous() for x in tensors):
-        if not takes(name, given):
-            return None
-        given = {key: _in_rows(value) for key, value in given.items()}
-    found = launched(name, given)
-    return found.view(torch.bool) if found is not None and name in GIVE_BOOL else found
-
-
-def _in_rows(value: object) -> object:
-    if isinstance(value, torch.Tensor):
-        return contiguous(value)
-    return list(map(contiguous, value)) if isinstance(value, list) else value
-
-
-class MultipleOp(KernelOp):
-    """A sum or difference whose second operand has a factor: one kernel multiplies and adds.
-
-    For bfloat16 two kernels do, and factor and product are rounded to bfloat16 (aclnnAdd and
-    aclnnSub of ops-math).
-    """
-
-    def on_card(
-        self, x: torch.Tensor, other: torch.Tensor | float, *, alpha: float = 1
-    ) -> torch.Tensor | None:
-        if alpha == 1:
-            return _launched(self._name, self._take(x, other))
-        given = arguments.two(x, other)
-        if given is None:
-            return None
-        x, other = given["x"], given["other"]
-        if x.dtype == torch.bfloat16 and isinstance(other, torch.Tensor):
-            return _launched(self._name, {"x": x, "other": torch.mul(other, alpha)})
-        sign = -1 if self._name == "sub" else 1
-        is_known = x.dtype in MULTIPLIED
-        return _launched("axpy", given | {"alpha": sign * alpha}) if is_known else None
 
 
 class ReductionOp(CardOp):
@@ -147,7 +54,7 @@ class ReductionOp(CardOp):
             return None
         shape = [1 if place in axes else size for place, size in enumerate(x.shape)]
         given = contiguous(x).flatten(axes[0], axes[-1]) if len(axes) > 1 else x
-        found = _launched(self._name, {"x": given, "dim": axes[0]})
+        found = run(self._name, {"x": given, "dim": axes[0]})
         if found is None:
             return None
         if self._name == "argmax":
@@ -194,7 +101,7 @@ class JoinOp(CardOp):
         given = [x if x.dtype == cast_to else arguments.as_type(x, cast_to) for x in full]
         if any(x is None for x in given):
             return None
-        return _launched(self._name, {"tensors": given, "dim": dim})
+        return run(self._name, {"tensors": given, "dim": dim})
 
 
 def _is_one_type(tensors: list[torch.Tensor]) -> bool:
@@ -276,9 +183,11 @@ def _scattered_ones(index: torch.Tensor, num_classes: int) -> torch.Tensor:
 def kernels() -> dict[str, Callable[..., object]]:
     """Operation of aten -> its kernel for the card."""
     taken: dict[str, CardOp] = {
+        full: KernelOp(_named(full), name, take) for full, (name, take) in _TABLE.items()
+    }
+    taken |= {
         full: kind(_named(full), name, take)
-        for kind, table in ((KernelOp, _TABLE), (MultipleOp, _MULTIPLES))
-        for full, (name, take) in table.items()
+        for full, (kind, name, take) in arithmetic.TABLE.items()
     }
     taken |= {full: ReductionOp(_named(full), name) for full, name in _REDUCTIONS.items()}
     taken["cat"] = JoinOp(_named("cat"), "concat")
@@ -309,9 +218,6 @@ def _named(full: str) -> torch._ops.OpOverload:
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
 
 
-COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
-LOGIC = ("logical_and", "logical_or")
-GIVE_BOOL = (*COMPARISONS, *LOGIC, "logical_not")
 _OF_ONE = ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "silu",
            "gelu", "relu")  # fmt: skip
 _WITH_GRADIENTS = ("silu", "sigmoid", "tanh")
@@ -319,18 +225,14 @@ _TABLE: dict[str, tuple[str, Take]] = {
     **{name: (name, arguments.one) for name in _OF_ONE},
     "gelu": ("gelu", arguments.gelu),
     **{f"{name}.Tensor": (name, arguments.two) for name in COMPARISONS},
-    **{f"{name}.Scalar": (name, arguments.two) for name in COMPARISONS},
-    **{name: (name, arguments.two) for name in ("maximum", "minimum")},
+    **{f"{name}.Scalar": (name, partial(arguments.compared, name)) for name in COMPARISONS},
     **{name: (name, arguments.flags) for name in LOGIC},
     "bitwise_and.Tensor": ("logical_and", arguments.flags),
     "bitwise_or.Tensor": ("logical_or", arguments.flags),
     **dict.fromkeys(("logical_not", "bitwise_not"), ("logical_not", arguments.flag)),
-    "mul.Tensor": ("mul", arguments.mixed),
-    "div.Tensor": ("div", arguments.quotient),
     "gelu_backward": ("gelu_backward", arguments.gelu_backward),
     "pow.Tensor_Scalar": ("pow", arguments.power),
     "clamp": ("clamp", arguments.bounded),
-    "where.self": ("where", arguments.where),
     **{f"{name}_backward": (f"{name}_backward", arguments.backward) for name in _WITH_GRADIENTS},
     "_softmax": ("softmax", arguments.rows),
     "_log_softmax": ("log_softmax", arguments.rows),
@@ -339,11 +241,6 @@ _TABLE: dict[str, tuple[str, Take]] = {
     **dict.fromkeys(("fill.Scalar", "fill.Tensor", "zero"), ("fill", arguments.filled)),
 }
 """Operation of aten -> the operator, and the function that converts the arguments."""
-_MULTIPLES: dict[str, tuple[str, Take]] = {
-    "add.Tensor": ("add", arguments.mixed),
-    "sub.Tensor": ("sub", arguments.two),
-}
-"""The same for operations whose second operand has a factor."""
 _REDUCTIONS = {
     **dict.fromkeys(("sum", "sum.dim_IntList"), "sum"),
     **dict.fromkeys(("mean", "mean.dim"), "mean"),

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -149,13 +150,17 @@ def _full(namespace: str, name: str) -> str:
 
 
 def _functions() -> list[tuple[str, HostOp]]:
-    """Functional operations that torch would otherwise split into an allocation and an `out=`."""
+    """Functional operations that torch would otherwise split into an allocation and an `out=`.
+
+    Those without a kernel for the CPU are made of views and copies, on a card too.
+    """
     found = []
     for full in torch._C._dispatch_get_registrations_for_dispatch_key(
         "CompositeExplicitAutogradNonFunctional"
     ):
         namespace, _, name = full.partition("::")
-        if namespace != "aten" or torch._C._dispatch_has_kernel_for_dispatch_key(full, KEY):
+        has_kernel = partial(torch._C._dispatch_has_kernel_for_dispatch_key, full)
+        if namespace != "aten" or has_kernel(KEY) or not has_kernel("CPU"):
             continue
         packet, _, overload = name.partition(".")
         op = getattr(getattr(torch.ops.aten, packet), overload or "default")

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
+from warnings import catch_warnings, simplefilter
 
 from npusim.ascendc import SourceLaunch
+from npusim.data.errors import DocumentWarning, OpError
 from npusim.devices.schema import DeviceSpec
 from npusim.run import run as simulate
 from npusim.run.card import Card
@@ -206,37 +208,43 @@ def prepared_again(op: str, key: Said, arguments: Mapping[str, object]) -> Prepa
     """The prepared form that calls of *op* with this *key* share; made by the first of them.
 
     *key* covers everything in *arguments* except values on which the kernel does not depend.
-    Returns None if the call cannot be prepared, or if the contents of the caches are carried over.
+    Returns None if the call cannot be prepared, if it warns or is refused, which its run does, or
+    if the contents of the caches are carried over.
     The kernel for the first values is checked. Kernels for other values differ only in addresses
     and are not checked again, and those that take the same time share one form.
     """
     if not is_repeatable():
         return None
-    chip = spec()
-
-    given = dict(arguments)
+    chip, given = spec(), dict(arguments)
     of_shapes = "again", op, _inserted[0][1], key.shapes
     first: tuple[tuple[bytes, ...], Prepared | None]
-    first = CACHE.get(
-        of_shapes,
-        lambda: (key.values, prepared(op, chip, given)),
-        lambda made: _prepared_bytes(made[1]),
-    )
-    values, form = first
-    if form is None or values == key.values:
-        return form
-
-    def make() -> Prepared | None:
-        return form.of_values(given)
-
-    def shared() -> Prepared | None:
-        timed = time_key(op, chip, given)
-        if timed is None:
-            return make()
-        return CACHE.get((*of_shapes, "timed", timed), make, _prepared_bytes)
-
     again: Prepared | None
-    again = CACHE.get((*of_shapes, key.values), shared, _prepared_bytes)
+    try:
+        with catch_warnings():
+            simplefilter("ignore", DocumentWarning)
+            first = CACHE.get(
+                of_shapes,
+                lambda: (key.values, prepared(op, chip, given)),
+                lambda made: _prepared_bytes(made[1]),
+            )
+            values, form = first
+            if form is None or values == key.values:
+                return form
+
+            def make() -> Prepared | None:
+                return form.of_values(given)
+
+            def shared() -> Prepared | None:
+                timed = time_key(op, chip, given)
+                if timed is None:
+                    return make()
+                found: Prepared | None
+                found = CACHE.get((*of_shapes, "timed", timed), make, _prepared_bytes)
+                return found
+
+            again = CACHE.get((*of_shapes, key.values), shared, _prepared_bytes)
+    except OpError:
+        return None
     return again
 
 

@@ -77,11 +77,13 @@ def require_option(function: str, name: str, found: object, *simulated: object) 
         )
 
 
-def as_on_card(error: OpError, op: str, acl: str) -> OpError:
-    """*error* with the first line that it has on a card."""
+def as_on_card(error: OpError, op: str, acl: str, refused: str | None = None) -> OpError:
+    """*error* with the first line that it has on a card: *refused*, or that of *acl*."""
     code = error.code
     first = f"{op}: NPU function error: call {acl} failed, error code is {code.value}"
-    if code is Code.AICORE_EXCEPTION:
+    if refused is not None:
+        first = refused
+    elif code is Code.AICORE_EXCEPTION:
         first = f"ACL stream synchronize failed, error code:{code.value}"
     elif code is Code.OUT_OF_MEMORY:
         first = "NPU out of memory."

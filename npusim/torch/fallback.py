@@ -18,7 +18,17 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch.utils._pytree import tree_leaves
 
-from npusim.torch import card, half_types, host, known, layer_norm, numbering, shapes, timed
+from npusim.torch import (
+    card,
+    half_types,
+    host,
+    known,
+    layer_norm,
+    numbering,
+    shapes,
+    stepwise,
+    timed,
+)
 from npusim.torch.clock import clock
 from npusim.torch.errors import invalid_device, mixed_devices, not_modelled
 from npusim.torch.host import indices
@@ -112,6 +122,7 @@ class HostOp:
         "outs",
         "run",
         "takes_host",
+        "takes_numbers",
         "tensors",
     )
 
@@ -128,6 +139,7 @@ class HostOp:
         self.is_mutable = schema.is_mutable
         self.mixes = schema.name in CPU_INDICES
         self.takes_host = schema.name in WITH_HOST
+        self.takes_numbers = stepwise.is_known(op)
         self.is_kernel = schema.name not in NO_KERNELS and not _is_view(schema)
         chosen = run or STAND_INS.get(self.name) or half_types.run_of(op)
         self.run = indices.taking_int32(schema, chosen)
@@ -157,7 +169,8 @@ class HostOp:
         if call.has_host and call.lent and not (self.takes_host or has_only_indices):
             raise mixed_devices(self.name)
         run = self.run
-        if any(type(low[place]) in NUMBERS for place in self.tensors if place < len(low)):
+        given = (low[place] for place in self.tensors if place < len(low))
+        if not self.takes_numbers and any(type(each) in NUMBERS for each in given):
             # torch wraps a number as a tensor to choose the backend, but passes the bare number
             # on. The scalar overload computes the same result.
             run = self.op.overloadpacket

@@ -84,8 +84,9 @@ ND, NZ = 2, 29
 
 _formats: dict[int, int] = {}
 """Storage -> its format, if that is not the default for its number of dimensions."""
-_shapes: dict[int, torch.Size] = {}
-"""The same storage -> the shape of its tensor when that format was set."""
+_casts: dict[int, tuple[torch.Size, int]] = {}
+"""The same storage -> the shape of its tensor when that format was set, and the bytes of an
+element."""
 
 
 def get(tensor: torch.Tensor) -> int:
@@ -119,19 +120,24 @@ def put(tensor: torch.Tensor, number: int) -> None:
         _formats.pop(key, None)
         return
     if key not in _formats:
-        for table in (_formats, _shapes):
+        for table in (_formats, _casts):
             weakref.finalize(storage, table.pop, key, None)
-    _formats[key], _shapes[key] = int(number), tensor.shape
+    _formats[key], _casts[key] = int(number), (tensor.shape, tensor.itemsize)
 
 
 def as_cast(tensor: torch.Tensor) -> torch.Tensor:
     """*tensor* in the shape `(..., m, n)` in which it became FRACTAL_NZ, if it is a view with the
-    shape of its fractals, `(..., n / c0, m / 16, 16, c0)`."""
+    shape of its fractals, `(..., n / c0, m / 16, 16, c0)`.
+
+    The view may have wider elements, such as int32 for eight int4, and n is then counted in them.
+    """
     if get(tensor) != NZ:
         return tensor
-    shape = _shapes[tensor.untyped_storage()._cdata]
-    is_of_fractals = tensor.dim() == len(shape) + 2 and tensor.numel() == shape.numel()
-    return tensor.view(shape) if is_of_fractals else tensor
+    shape, size_bytes = _casts[tensor.untyped_storage()._cdata]
+    is_of_fractals = tensor.dim() == len(shape) + 2 and tensor.nbytes == shape.numel() * size_bytes
+    if not is_of_fractals:
+        return tensor
+    return tensor.view(*shape[:-1], shape[-1] * size_bytes // tensor.itemsize)
 
 
 def patch() -> None:

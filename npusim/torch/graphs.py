@@ -64,6 +64,8 @@ class _Capture(TorchDispatchMode):
         self.groups = [TaskGroup()]
         """The recorded groups, in order. Operations outside the script's groups have groups too."""
         self.is_in_group = False
+        self.is_in_step = False
+        """Whether an operation runs that is recorded as a whole, see :func:`as_one_step`."""
         self.draws = generator.Capture(self.note_call)
 
     def note_call(self, name: str, call: Callable[[], object]) -> None:
@@ -85,13 +87,13 @@ class _Capture(TorchDispatchMode):
         kwargs: dict[str, object] | None = None,
     ) -> object:
         named = kwargs or {}
-        if _needs_host(func, args, named):
+        if not self.is_in_step and _needs_host(func, args, named):
             raise RuntimeError(
                 "torch.npu.graph: what is captured must not need a value on the host, but "
                 ".item(), .cpu() or a condition asks for one; take it out of the graph"
             )
         result = func(*args, **named)
-        if not func.is_view and _is_of_card((args, named, result)):
+        if not (self.is_in_step or func.is_view) and _is_of_card((args, named, result)):
             made = _made(result, args, named)
             self.note(_Step(func, args, named, made, clock.module))
         return result
@@ -123,6 +125,25 @@ def note(name: str, call: Callable[[], object]) -> None:
     """Record *call* in the capture under way, if any, so that each replay calls it."""
     for capture in _capturing:
         capture.note_call(name, call)
+
+
+def as_one_step(
+    name: str, call: Callable[[], tuple[torch.Tensor, ...]]
+) -> tuple[torch.Tensor, ...]:
+    """Run *call*, which a capture under way records as one operation, and not those in it.
+
+    Each replay calls it again and overwrites its results, so it may read values on the host.
+    """
+    if not _capturing:
+        return call()
+    capture = _capturing[-1]
+    capture.is_in_step = True
+    try:
+        result = call()
+    finally:
+        capture.is_in_step = False
+    capture.note(_Step(call, (), {}, _made(result, (), {}), clock.module, name))
+    return result
 
 
 class NPUGraph:

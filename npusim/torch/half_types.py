@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from npusim.torch import distances, generator, half_lists
+from npusim.torch import distances, generator, half_lists, stepwise
 
 __all__ = ["in_float32", "is_lacking", "run_of"]
 
@@ -61,7 +61,8 @@ OWN: dict[str, Run] = {
 
 def run_of(op: torch._ops.OpOverload) -> Run:
     """The function that runs *op* on the host."""
-    return generator.drawing(op, OWN.get(str(op)) or half_lists.run_of(op) or _run_of(op))
+    own = OWN.get(str(op)) or half_lists.run_of(op) or stepwise.run_of(op)
+    return generator.drawing(op, own or _run_of(op))
 
 
 def _run_of(op: torch._ops.OpOverload) -> Run:

@@ -20,7 +20,9 @@ import torch
 
 from npusim import ops
 from npusim.data.errors import OpError
+from npusim.data.tensor import Tensor
 from npusim.run.memory_cache import key_of
+from npusim.run.prepared import Prepared
 from npusim.run.result import Output
 from npusim.run.views import by_operand
 from npusim.torch import card, formats, known, repeats
@@ -35,7 +37,9 @@ __all__ = [
     "described",
     "described_all",
     "launch",
+    "launch_all",
     "launched",
+    "run",
     "takes",
     "tensors_of",
 ]
@@ -71,6 +75,12 @@ def launch(name: str, given: Given) -> torch.Tensor:
     return _outputs(name, given, key) if done is None else _on_npu(done.outputs, given)
 
 
+def launch_all(name: str, given: Given) -> tuple[torch.Tensor, ...]:
+    """The same for an operator with several outputs."""
+    done = card.run(name, **arguments(name, given))
+    return tuple(to_npu(result(output)) for output in done.outputs.values())
+
+
 def launched(name: str, given: Given) -> torch.Tensor | None:
     """Run operator *name* and return its output on npu, or None if it does not accept *given*."""
     key = described_all(name, given)
@@ -89,17 +99,28 @@ def launched(name: str, given: Given) -> torch.Tensor | None:
 
 
 def _outputs(name: str, given: Given, key: Said) -> torch.Tensor:
-    taken = arguments(name, given)
-    again = card.prepared_again(name, key, taken)
-    if again is None:
-        return _on_npu(card.run(name, again_by=(name, key), **taken).outputs, given)
-    arrays = {x: y for x, y in by_operand(taken).items() if isinstance(y, np.ndarray)}
-    outputs = again.outputs(arrays)
-    clock.kernel(again.run)
+    outputs, again = run(name, arguments(name, given), key, (name, key))
     found = _on_npu(outputs, given)
-    if not _decisive(name):
+    if again is not None and not _decisive(name):
         repeats.see(given, again, found)
     return found
+
+
+def run(
+    name: str, taken: dict[str, object], key: Said | None, again_by: Hashable
+) -> tuple[Mapping[str, Output], Prepared | None]:
+    """Run operator *name* on the arguments *taken*, prepared by an earlier call with *key* if that
+    is possible; the outputs, and the prepared call. Advances the clock.
+
+    Without values, :func:`npusim.torch.card.again` finds the launch by *again_by*.
+    """
+    again = None if key is None else card.prepared_again(name, key, taken)
+    if again is None:
+        return card.run(name, again_by=again_by, **taken).outputs, None
+    given = by_operand(taken).items()
+    outputs = again.outputs({x: y for x, y in given if isinstance(y, np.ndarray | Tensor)})
+    clock.kernel(again.run)
+    return outputs, again
 
 
 def _on_npu(outputs: Mapping[str, Output], given: Given) -> torch.Tensor:

@@ -72,6 +72,15 @@ class Memory:
         """The start address of each storage in host memory, and its bytes on the card."""
         return sorted((lease.start, lease.nbytes) for lease in self._leases.values())
 
+    def has(self, start: int, nbytes: int) -> bool:
+        """Whether the *nbytes* from host address *start* on are memory of a live storage."""
+        for lease in self._leases.values():
+            storage = lease()
+            own_bytes = storage.nbytes() if isinstance(storage, torch.UntypedStorage) else 0
+            if lease.start <= start and start + nbytes <= lease.start + own_bytes:
+                return True
+        return False
+
     def _end(self, lease: weakref.ref[object]) -> None:
         gone = self._leases.pop(id(lease))
         nbytes = gone.nbytes

@@ -19,7 +19,7 @@ from npusim import ops
 from npusim.data.errors import Code, DocumentWarning, OpError, callers_level
 from npusim.data.tensor import Tensor, TensorSpec
 from npusim.ops import TorchTensor
-from npusim.run.result import Output, Result
+from npusim.run.result import Output
 from npusim.torch import card, composed, format_casts, formats, hosted, kernels
 from npusim.torch.backend import Define
 from npusim.torch.clock import clock
@@ -211,7 +211,7 @@ def _real(
     def real(*args: object, **kwargs: object) -> object:
         key = _key(function, args, kwargs) if is_repeatable else None
         if key is not None and (again := card.again(key)) is not None:
-            found = _given(again, gives_list)
+            found = _given(again.outputs, gives_list)
             if not function.has_more:
                 return found
             each = found if isinstance(found, tuple) else (found,)
@@ -221,7 +221,7 @@ def _real(
         own |= {name: is_wanted(inputs) for name, inputs in function.wanted.items()}
         layouts = {name: _layout(value) for name, value in named_tensors(own)}
         known = described(own, layouts)
-        acl = function.aclnn(known)
+        acl, refused = function.aclnn(known), function.refused(known)
         for name in function.absent:
             _require_none(op, acl, name, bound[name])
         if (text := function.warns_eager(known)) is not None and not clock.is_in_graph:
@@ -229,7 +229,7 @@ def _real(
         if text is not None:
             key = None  # it is to warn again
         if function.into:
-            done = _run(op, acl, own)
+            done = _run(op, acl, own, refused=refused)
             each = done if isinstance(done, tuple) else (done,)
             into = [bound[name] for name in function.into]
             for tensor, found in zip(into, each[: len(into)], strict=True):
@@ -237,7 +237,7 @@ def _real(
             others = each[len(into) :], _behind(function, known, first)
             return _returned(schema, [*into, *chain(*others)])
         if not function.is_done(known):
-            found = _run(op, acl, own, key, gives_list)
+            found = _run(op, acl, own, key, gives_list, refused)
         elif schema.is_mutable:
             return first
         else:
@@ -276,25 +276,26 @@ def _key(
 def _run(
     op: str,
     acl: str,
-    arguments: Mapping[str, object],
+    arguments: kernels.Given,
     key: Hashable = None,
     gives_list: bool = False,
+    refused: str | None = None,
 ) -> Any:
-    """Run *op*, for which torch_npu calls the aclnn function *acl*."""
+    """Run *op*, for which torch_npu calls the aclnn function *acl* unless it *refused* the call."""
     try:
         taken = {name: _taken(op, name, value) for name, value in arguments.items()}
-        done = card.run(op, again_by=key, **taken)
+        outputs, _ = kernels.run(op, taken, kernels.described_all(op, arguments), key)
     except OpError as error:
-        raise as_on_card(error, op, acl) from None
-    return _given(done, gives_list)
+        raise as_on_card(error, op, acl, refused) from None
+    return _given(outputs, gives_list)
 
 
-def _given(done: Result, gives_list: bool) -> Any:
-    """The result of a function of torch_npu that ran as *done*."""
-    outputs = tuple(map(_on_npu, done.outputs.values()))
+def _given(outputs: Mapping[str, Output], gives_list: bool) -> Any:
+    """The result of a function of torch_npu that has *outputs*."""
+    found = tuple(map(_on_npu, outputs.values()))
     if gives_list:
-        return list(outputs)
-    return outputs if len(outputs) > 1 else outputs[0]
+        return list(found)
+    return found if len(found) > 1 else found[0]
 
 
 def _on_npu(output: Output) -> torch.Tensor:

@@ -21,17 +21,6 @@ from npusim.torch.errors import as_on_card
 
 __all__ = ["OF_ATB", "OF_LATER_CHIPS", "operator", "others_of", "refusal", "register"]
 
-INSTEAD = {
-    "npu_conv2d": "torch.nn.functional.conv2d",
-    "npu_conv3d": "torch.nn.functional.conv3d",
-    "npu_conv_transpose2d": "torch.nn.functional.conv_transpose2d",
-    "npu_convolution": "torch.nn.functional.conv2d or conv3d",
-    "npu_cross_entropy_loss": "torch.nn.functional.cross_entropy",
-    "npu_dropout_with_add_softmax": "torch's own operations",
-    "npu_geglu": "torch.nn.functional.gelu and a product",
-}
-"""Operator -> an alternative that computes the same, in part or in several steps."""
-
 OF_ATB = {
     "_npu_paged_attention_splitfuse_v2": "npu_fused_infer_attention_score on Atlas A2 or A3, with "
     "block_table and a mask",
@@ -152,8 +141,8 @@ def _why(name: str) -> str:
         return "it speaks to other cards: write it with torch.distributed, with backend hccl"
     if name in ops.NOT_BUILT:
         return ops.in_place_of(name)
-    if name in INSTEAD | OF_ATB:
-        return f"use {(INSTEAD | OF_ATB)[name]}"
+    if name in OF_ATB:
+        return f"use {OF_ATB[name]}"
     if name.startswith(("npu_", "_npu_")):
         return "it would need its own kernel: write it with torch's own operations"
     return "do without it"

@@ -38,12 +38,22 @@ class CubeMathType(IntEnum):
     USE_HF32 = 3
 
 
-@dataclass(slots=True)
+INTERNAL_FORMAT = "ALLOW_INTERNAL_FORMAT"
+"""The option behind `torch.npu.config.allow_internal_format` (Ascend/pytorch@9e73e70,
+npu_config.py)."""
+
+
 class Config:
     """`torch.npu.config`."""
 
-    allow_internal_format: bool = True
-    """Accepted without effect: weights are in FRACTAL_NZ only if a script casts them."""
+    @property
+    def allow_internal_format(self) -> bool:
+        """Accepted without effect: weights are in FRACTAL_NZ only if a script casts them."""
+        return settings.options.get(INTERNAL_FORMAT) != "disable"
+
+    @allow_internal_format.setter
+    def allow_internal_format(self, allowed: object) -> None:
+        set_option({INTERNAL_FORMAT: "enable" if allowed else "disable"})
 
 
 @dataclass(slots=True)

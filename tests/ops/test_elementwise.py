@@ -119,14 +119,21 @@ def test_a_selection_takes_numbers_and_what_is_broadcast(
 
 
 @pytest.mark.parametrize("device", CHIPS)
-@pytest.mark.parametrize("name", ["add", "mul"])
+@pytest.mark.parametrize(
+    ("name", "exactly"), [("add", np.add), ("mul", np.multiply), ("div", np.divide)]
+)
 def test_float32_goes_with_a_type_of_sixteen_bits(
-    name: str, device: str, rng: np.random.Generator
+    name: str, exactly: Any, device: str, rng: np.random.Generator
 ) -> None:
     for dtype in (HALF,) if device == "ascend310p3" else (HALF, BF16):
         x, other = rng.normal(size=(7, 40)).astype(dtype), rng.normal(size=40).astype(FULL)
-        exact = x.astype(FULL) + other if name == "add" else x.astype(FULL) * other
+        if name == "div" and device == "ascend310p3":
+            message = "^div: other must be float16 with x of float16 on Atlas inference, not "
+            with pytest.raises(OpError, match=message):
+                run(name, x, other, device=device)
+            continue
         for a, b in ((x, other), (np.broadcast_to(other, x.shape), x)):
+            exact = exactly(a.astype(FULL), b.astype(FULL))
             found = run(name, a, b, device=device, timing=False).output
             assert_same(found, exact)
             assert_same(np.asarray(ops.load(name).reference(a, b)), exact)
@@ -227,6 +234,36 @@ def test_a_number_is_rounded_to_the_type_of_the_tensor() -> None:
     x = HALF([1, 2])
     found = run("mul", x, 0.1, device="ascend910b2", timing=False).output
     assert_same(found, x * HALF(0.1))
+
+
+@pytest.mark.parametrize("number", [0.1, 3.3, 257])
+def test_bfloat16_meets_a_factor_in_float32(number: float, rng: np.random.Generator) -> None:
+    x = rng.normal(size=500).astype(BF16)
+    found = run("mul", x, number, device="ascend910b2", timing=False).output
+    assert_same(found, (x.astype(np.float64) * FULL(number)).astype(FULL).astype(BF16))
+    # A whole divisor is rounded to bfloat16 before it divides, a float is not.
+    divisor = FULL(number) if isinstance(number, float) else FULL(256)
+    found = run("div", x, number, device="ascend910b2", timing=False).output
+    assert_same(found, (x.astype(FULL) / divisor).astype(BF16))
+
+
+def test_a_quotient_of_two_halves_is_float32() -> None:
+    x, other = HALF([1, 2048]), BF16([3, 7])
+    found = run("div", x, other, device="ascend910b2", timing=False).output
+    assert_same(found, np.divide([1, 2048], [3, 7], dtype=FULL))
+
+
+@pytest.mark.parametrize("device", CHIPS)
+def test_of_two_bounds_that_cross_the_upper_one_holds(device: str) -> None:
+    x = FULL([-5, 0, 5])
+    found = run("clamp", x, 3.0, -2.0, device=device, timing=False).output
+    assert_same(found, FULL([-2, -2, -2]))
+
+
+def test_tanh_of_small_elements_has_all_digits() -> None:
+    x = FULL([1e-7, -1e-4, 3e-3, -0.5, 0.56, 30, -np.inf])
+    found = run("tanh", x, device="ascend910b2", timing=False).output
+    np.testing.assert_allclose(found, np.tanh(x.astype(np.float64)), rtol=3e-7)
 
 
 @draws(15)

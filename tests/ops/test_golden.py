@@ -315,6 +315,12 @@ CASES = [
         {"atten_mask": TensorSpec((2048, 2048), "uint8"), "sparse_mode": 3, "scale": 0.25},
     ),
     Case(
+        "npu_fusion_attention", "bias_and_dropout",
+        (*[TensorSpec((1, 1, 20, 16), "float16")] * 3, 1, "BNSD"), (A2,),
+        {"pse": TensorSpec((1, 1, 20, 20), "float16"), "keep_prob": 0.5,
+         "dropout_mask": TensorSpec((50,), "uint8")}, cores=2,
+    ),
+    Case(
         "npu_moe_init_routing", "two_tokens",
         (TensorSpec((2, 32), "float16"), np.array([[0, 2], [1, 3]], np.int32),
          np.array([[1, 0], [0, 1]], np.int32), 2), (A2,), cores=1,
@@ -337,6 +343,15 @@ CASES = [
          "attention_in": TensorSpec((1, 1, 20, 16), "bfloat16"),
          **dict.fromkeys(("softmax_max", "softmax_sum"), TensorSpec((1, 1, 20, 8), "float32"))},
         cores=1,
+    ),
+    Case(
+        "npu_fusion_attention_grad", "bias_and_dropout",
+        (*[TensorSpec((1, 1, 16, 16), "bfloat16")] * 4, 1, "BNSD"), (A2,),
+        {"pse": TensorSpec((1, 1, 1, 16), "bfloat16"), "keep_prob": 0.5,
+         "dropout_mask": TensorSpec((32,), "uint8"),
+         "attention_in": TensorSpec((1, 1, 16, 16), "bfloat16"),
+         **dict.fromkeys(("softmax_max", "softmax_sum"), TensorSpec((1, 1, 16, 8), "float32"))},
+        cores=2,
     ),
     Case(
         "npu_moe_finalize_routing", "two_tokens",

@@ -70,7 +70,16 @@ def test_in_fractals_a_token_is_spread_over_its_page() -> None:
     widths=st.tuples(*[st.sampled_from([32, 64, 96])] * 2),
     is_nz=st.booleans(),
     is_odd=st.booleans(),
-    dtype=st.sampled_from([np.float16, BF16, np.int8]),
+    dtypes=st.sampled_from(
+        [
+            (np.float16, np.float16),
+            (BF16, BF16),
+            (np.int8, np.int8),
+            (np.int8, np.float16),
+            (np.int8, BF16),
+            (BF16, np.float16),
+        ]
+    ),
     seed=st.integers(0, 2**32 - 1),
 )
 def test_a_tiled_run_equals_the_reference(
@@ -80,18 +89,21 @@ def test_a_tiled_run_equals_the_reference(
     widths: tuple[int, int],
     is_nz: bool,
     is_odd: bool,
-    dtype: Any,
+    dtypes: tuple[Any, Any],
     seed: int,
 ) -> None:
     op, device = chip
-    if device == OLD_CHIP and dtype is BF16:
-        dtype = np.float16
+    if not is_nz:
+        dtypes = dtypes[0], dtypes[0]
+    if device == OLD_CHIP:
+        dtypes = tuple(np.float16 if dtype is BF16 else dtype for dtype in dtypes)
     if is_odd and not is_nz and device != OLD_CHIP:
         widths = widths[0] - 3, widths[1] + 1
     rng = np.random.default_rng(seed)
-    blocks, size, lanes = tokens // 16 + 2, 16, 32 // np.dtype(dtype).itemsize
-    given: list[Any] = [numbers(rng, (tokens, heads, width), dtype) for width in widths]
-    for width in widths:
+    blocks, size, sides = tokens // 16 + 2, 16, list(zip(widths, dtypes, strict=True))
+    given: list[Any] = [numbers(rng, (tokens, heads, width), dtype) for width, dtype in sides]
+    for width, dtype in sides:
+        lanes = 32 // np.dtype(dtype).itemsize
         page = (heads * width // lanes, size, lanes) if is_nz else (size, heads, width)
         cache = numbers(rng, (blocks, *page), dtype)
         as_fractals = is_nz and (op == RESHAPE or seed % 2 == 1)

@@ -158,14 +158,13 @@ def test_pieces_cover_both_layouts_once(
     x = TensorSpec(shape, "int8", "ND" if to_fractals else "FRACTAL_NZ")
     problem: Any = operator.check(spec, x, 29 if to_fractals else 2)
     plan: Any = operator.tile(spec, problem)
-    of_cores = list(pieces_of_cores(problem, plan))
-    assert len(of_cores) == plan.block_dim <= len(spec.vector_cores)
-    pieces = [piece for core in of_cores for piece in core]
-    assert len({piece.nd_bytes for piece in pieces}) == len(pieces)
-    assert len({piece.nz_bytes for piece in pieces}) == len(pieces)
-    assert sum(piece.rows * piece.width_bytes for piece in pieces) == prod(shape)
-    heights = [-(-piece.rows // 16) * 16 for piece in pieces]
-    moved = sum(h * piece.blocks * 32 for h, piece in zip(heights, pieces, strict=True))
+    found = pieces_of_cores(problem, plan)
+    cores = set(found.core.tolist())
+    assert cores == set(range(plan.block_dim))
+    assert plan.block_dim <= len(spec.vector_cores)
+    assert np.unique(found.nd_bytes).size == np.unique(found.nz_bytes).size == found.core.size
+    assert (found.rows * found.width_bytes).sum() == prod(shape)
+    moved = (-(-found.rows // 16) * 16 * found.blocks * 32).sum()
     assert moved == TensorSpec(shape, "int8", "FRACTAL_NZ").nbytes
 
 
@@ -191,11 +190,9 @@ def test_no_core_has_much_more_than_its_share(shape: tuple[int, int], device: st
     spec, operator = devices.load(device), ops.load(OP)
     problem: Any = operator.check(spec, TensorSpec(shape, "float16"), 29)
     plan: Any = operator.tile(spec, problem)
-    loads = [
-        sum(piece.rows * piece.width_bytes for piece in core)
-        for core in pieces_of_cores(problem, plan)
-    ]
-    assert max(loads) < 1.2 * sum(loads) / len(spec.vector_cores)
+    found = pieces_of_cores(problem, plan)
+    loads = np.bincount(found.core, found.rows * found.width_bytes)
+    assert loads.max() < 1.2 * loads.sum() / len(spec.vector_cores)
 
 
 # ---- what is refused ----

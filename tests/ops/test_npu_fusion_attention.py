@@ -204,10 +204,6 @@ REFUSED: list[tuple[dict[str, Any], str, Code]] = [
      "columns as one of key, not 32 with 16; pad key", Code.INVALID_PARAMETER),
     ({"keep_prob": 0.0}, "keep_prob must lie in (0, 1], not be 0.0; pass 1",
      Code.INVALID_PARAMETER),
-    ({"keep_prob": 0.5}, "keep_prob must be 1, not 0.5: dropout is not simulated in this kernel; "
-     "pass 1", Code.UNSUPPORTED),
-    ({"pse": X}, "pse must be None: a bias of scores is not simulated in this kernel; leave it out",
-     Code.UNSUPPORTED),
     ({"padding_mask": X}, "padding_mask must be None, not given; leave it out",
      Code.INVALID_PARAMETER),
     ({"softmax_layout": "TND"}, "softmax_layout must be empty, or TND with input_layout TND, not "

@@ -264,8 +264,8 @@ REFUSED: list[tuple[dict[str, Any], str, Code]] = [
     ({"softmax_sum": TensorSpec((1, 2, 8, 1), "float32")}, "softmax_sum must have shape "
      "(1, 2, 8, 8), not (1, 2, 8, 1); pass what npu_fusion_attention gave",
      Code.INVALID_PARAMETER),
-    ({"keep_prob": 0.5}, "keep_prob must be 1, not 0.5: dropout is not simulated in this kernel; "
-     "pass 1", Code.UNSUPPORTED),
+    ({"keep_prob": 0.5}, "dropout_mask must be given with keep_prob 0.5, not None: another kernel "
+     "draws it; pass what npu_dropout_gen_mask gives", Code.UNSUPPORTED),
     ({"sink": TensorSpec((2,), "float32")}, "sink must be None: a sink is not simulated in this "
      "kernel; leave it out", Code.UNSUPPORTED),
 ]  # fmt: skip

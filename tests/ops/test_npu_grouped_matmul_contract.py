@@ -15,7 +15,7 @@ import pytest
 from calls import half_ones as ones
 from op_calls import LINES, NEW, OLD, Row, constraints
 
-from npusim import Code, OpError, Tensor, TensorSpec, devices, ops, run
+from npusim import OpError, Tensor, TensorSpec, devices, ops, run
 from npusim.ops import _support
 from npusim.ops.npu_grouped_matmul.support import SUPPORT
 
@@ -156,13 +156,6 @@ ROWS = [
     Row({"tuning_config": [7]},
         "tuning_config[0] must lie in [0, 6], the rows of x, not 7; pass the rows that an"
         " expert is expected to have"),
-    Row(STATIC | {"scale": np.full((2, 16), 1 << 46 | 1 << 36, I64)},
-        "scale must have bit 36 clear, which asks for a shift that npu_trans_quant_param "
-        "never does and that is not simulated; pack it with npu_trans_quant_param",
-        code=Code.UNSUPPORTED),
-    Row(STATIC | {"scale": np.full((2, 16), 1, I64)},
-        "scale must have bit 46 set for an int8 output, without it the kernel writes "
-        "uint8; pack it with npu_trans_quant_param"),
     Row({"group_list": np.arange(1025)},
         "group_list must have at most 1024 groups with one tensor of weight, not 1025; "
         "split the call"),

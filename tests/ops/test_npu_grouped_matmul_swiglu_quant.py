@@ -104,7 +104,7 @@ def test_a_tiled_run_equals_the_reference(
 @given(
     device=st.sampled_from([A2, A3]),
     counts=st.lists(st.sampled_from([0, 1, 2, 70]), min_size=1, max_size=4).filter(any),
-    sizes=st.sampled_from([(32, 1), (256, 1), (512, 2), (768, 3)]),
+    sizes=st.sampled_from([(32, 1), (64, 2), (96, 2), (64, 4), (256, None), (512, 2), (768, 3)]),
     n=st.sampled_from([64, 320, 1088]),
     seed=st.integers(0, 2**32 - 1),
 )
@@ -115,12 +115,16 @@ def test_weights_of_int4_equal_the_reference(
     experts, m = len(counts), sum(counts) + seed % 2
     numbers = rng.integers(-8, 8, (experts, k, n)).astype(np.int8)
     weight = pack_int4(numbers).view(np.int32).reshape(experts, k, -1)
-    scale = rng.random((experts, groups, n), F32) * F32(0.01)
+    each = (n,) if groups is None else (groups, n)
+    scale = rng.random((experts, *each), F32) * F32(0.01)
+    words = scale.view(np.uint32).astype(np.uint64)
+    # Some sums are shifted by one to four bits before they are scaled.
+    words |= rng.choice([0, 0x10, 0x13], words.shape).astype(np.uint64) << np.uint64(32)
     args = (
         rng.integers(-128, 128, (m, k)).astype(np.int8),
         Tensor.of(weight, "FRACTAL_NZ"),
         np.cumsum(counts),
-        scale.view(np.uint32).astype(np.uint64),
+        words,
         rng.random(m, F32),
     )
     bias = rng.normal(0, 9, (experts, n)).astype(F32)
@@ -203,9 +207,12 @@ ROWS = [
     Row(INT4 | {"bias": ones(2, 32, dtype=F32)},
         "bias must have shape (2, 64), not (2, 32); pass 8 times the sums of the scaled columns",
         INT4),
-    Row(INT4 | {"weight_scale": ones(2, 2, 64, dtype=np.int64)},
-        "weight_scale must have shape (2, 1, 64) with int4 and k = 32, not (2, 2, 64); pass a word "
-        "for each 256 of k, or for all", INT4),
+    Row(INT4 | {"weight_scale": ones(2, 2, 32, dtype=np.int64)},
+        "weight_scale must have shape (2, 64) or (2, 2, 64) with int4, not (2, 2, 32); pass a word "
+        "for each expert and column, or for each group of k as well", INT4),
+    Row(INT4 | {"weight_scale": ones(2, 4, 64, dtype=np.int64)},
+        "weight_scale must have a number of groups that divides k = 32 into multiples of 16, not "
+        "4; pass a word for each of larger groups", INT4),
     Row(INT4 | {"weight": Tensor.of(ones(2, 32, 12, dtype=np.int32), "FRACTAL_NZ")},
         "k must be a multiple of 16 and n of 64, not 32 and 96; pad both matrices", INT4),
     Row({"weight": fractals(ones(2, 64, 32)).T},
@@ -219,6 +226,11 @@ ROWS = [
         "k must be a multiple of 16 and n of 32, not 33 and 64; pad both matrices"),
     Row({"weight": TensorSpec((2, 32, 10272), "int8", "FRACTAL_NZ")},
         "k must be at most 65535 and n at most 10240, not 32 and 10272; call npu_grouped_matmul "
+        "and npu_dequant_swiglu_quant"),
+    Row({"x": TensorSpec((3, 20000), "int8"),
+         "weight": TensorSpec((2, 20000, 8), "int32", "FRACTAL_NZ"),
+         "weight_scale": INT4["weight_scale"], "bias": INT4["bias"]},
+        "k must be at most 19999 and n at most 10240, not 20000 and 64; call npu_grouped_matmul "
         "and npu_dequant_swiglu_quant"),
     Row({"group_list": np.array([3])},
         "group_list must have shape (2,), not (1,); pass the end of each group"),

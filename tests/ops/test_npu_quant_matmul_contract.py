@@ -23,7 +23,6 @@ F32, F16, I8, I32, I64 = np.float32, np.float16, np.int8, np.int32, np.int64
 
 
 WORDS = npu_trans_quant_param.reference(ones(8))
-PLAIN = WORDS & 0xFFFFFFFF
 """Numbers only, without the bit that npu_trans_quant_param sets for int8."""
 BASE = {"x1": ones(4, 16, dtype=I8), "x2": ones(16, 8, dtype=I8), "scale": ones(8)}
 HALF = {"output_dtype": "float16"}
@@ -189,13 +188,6 @@ ROWS += [
 # ---- words, groups ----
 
 ROWS += [
-    Row({"scale": PLAIN},
-        "scale must have bit 46 set for an int8 output, without it the kernel writes uint8; "
-        "pack it with npu_trans_quant_param", {"scale": PLAIN} | HALF),
-    Row({"scale": WORDS | (1 << 36)} | HALF,
-        "scale must have bit 36 clear, which asks for a shift that npu_trans_quant_param never "
-        "does and that is not simulated; pack it with npu_trans_quant_param",
-        {"scale": WORDS} | HALF, code=Code.UNSUPPORTED),
     *(
         Row({"group_sizes": sizes},
             f"group_sizes must be three integers (m, n, k), not {sizes!r}; pass [0, 0, 0]",

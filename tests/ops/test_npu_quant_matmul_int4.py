@@ -199,10 +199,6 @@ MIXED_ROWS = [
         "offset must have shape (64,), not (1,); pass as many elements"),
     Row({"pertoken_scale": np.ones((3, 1), F32)},
         "pertoken_scale must have shape (3,), not (3, 1); reshape it"),
-    Row({"scale": np.full(64, 1 << 36, np.uint64)},
-        "scale must have bit 36 clear, which asks for a shift that npu_trans_quant_param never "
-        "does and that is not simulated; pack it with npu_trans_quant_param",
-        code=Code.UNSUPPORTED),
     Row({"template": "basic"},
         "template must be msd on Atlas A2 and Atlas A3 with int8 times packed int4, not 'basic'; "
         "leave it out to get the vendor's choice", {"template": "msd"}),

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from npusim import TensorSpec, devices, ops
+from npusim import DocumentWarning, TensorSpec, devices, ops, run
 from npusim.data.layout import NZ, to_fractals
 from npusim.data.tensor import Tensor
 from npusim.ops import npu_trans_quant_param
@@ -83,6 +83,30 @@ def test_int8_typed_by_hand(subtests: pytest.Subtests) -> None:
             packed = reference(*row(acc), bits_of(scale, offset))
             apart = reference(*row(acc), np.float32([scale]), offset=np.float32([offset]))
             assert packed.tolist() == apart.tolist() == [[expected]]
+
+
+def test_a_word_may_shift_the_sum_before_it_is_scaled() -> None:
+    """By two bits here, and to at most sixteen of them."""
+    x1, x2 = row(1001, -1001, 4 * 127**2)
+    words = bits_of(0.5, 1.0) | np.int64(0x11 << 32)
+    y = run("npu_quant_matmul", x1, x2, np.repeat(words, 3), device="Atlas A2").output
+    assert y.tolist() == reference(x1, x2, words).tolist() == [[126, -125, 127]]
+    half = run("npu_quant_matmul", x1, x2, np.repeat(words, 3), output_dtype="float16",
+               device="Atlas A2").output  # fmt: skip
+    assert half.tolist() == [[125.0, -125.5, 8064.0]]
+
+
+def test_words_without_a_sign_leave_uint8_in_the_output() -> None:
+    message = (
+        "npu_quant_matmul: scale must have bit 46 set for an int8 output, without it the kernel "
+        "writes uint8; pack it with npu_trans_quant_param"
+    )
+    x1, x2 = row(200, 300, -5)
+    words = np.repeat(bits_of(1.0) & 0xFFFFFFFF, 3)
+    with pytest.warns(DocumentWarning, match=f"^{message}$"):
+        y = run("npu_quant_matmul", x1, x2, words, device="Atlas A2").output
+    assert y.view(np.uint8).tolist() == [[200, 255, 0]]
+    assert y.tolist() == reference(x1, x2, words).tolist()
 
 
 # ---- float16 ----

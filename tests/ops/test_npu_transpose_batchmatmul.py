@@ -199,9 +199,6 @@ ROWS = [
     Row({"scale": words(64, 1.0).reshape(2, 32)},
         "scale must have shape (64,), a word for each head and column, not (2, 32); reshape it",
         {"scale": words(64, 1.0)}),
-    Row({"scale": np.ones(64, np.int64)},
-        "scale must have bit 46 set for an int8 output, without it the kernel writes uint8; pack "
-        "it with npu_trans_quant_param", {"scale": words(64, 1.0)}),
     Row({"scale": words(64, 1.0), "batch_split_factor": 2},
         "batch_split_factor must be 1 with a scale, not 2; pass 1", {"scale": words(64, 1.0)}),
     Row({"scale": words(65536, 1.0), "input": ones(2, 1, 1), "weight": ones(2, 1, 32768)},

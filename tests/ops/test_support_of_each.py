@@ -375,6 +375,7 @@ NEED_OTHER_SHAPES = {
     "npu_incre_flash_attention",
     "npu_moe_init_routing_v2",
     "npu_quant_matmul",
+    "npu_reshape_and_cache",
     "npu_scatter_pa_kv_cache",
     "npu_transpose_batchmatmul",
     "npu_weight_quant_batchmatmul",

@@ -146,7 +146,7 @@ def test_many_tensors_are_joined_too() -> None:
         (lambda x, y: x < y, ["cast", "lt"]),
         (lambda x, y: torch.where(x < x, x, y), ["lt", "cast", "where"]),
         (lambda x, _: x.int() / x.int(), ["cast", "cast", "cast", "cast", "div"]),
-        (lambda x, y: x + y[0, 0], ["cast", "add"]),
+        (lambda x, y: x + y[0, 0], ["add", "cast"]),
         (lambda x, y: x.clone().add_(y), ["clone", "add", "cast"]),
         (lambda x, y: torch.add(x, y, alpha=3), ["cast", "axpy"]),
     ],
@@ -333,24 +333,6 @@ def test_parts_along_an_axis_are_one_kernel_each_time_with_their_own_rows() -> N
         found, launches = launched(lambda given=given: given[0].index_select(1, given[1]))
         assert launches == 1
         assert torch.equal(found.cpu(), x.index_select(1, index))
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.int32])
-def test_a_multiple_is_added_by_one_kernel(dtype: Any) -> None:
-    x = (numbers(torch.float32) * 10).to(dtype)
-    for call, alpha in ((torch.add, 3), (torch.sub, -3)):
-        found, launches = launched(lambda call=call, alpha=alpha: call(x, x, alpha=alpha))
-        assert launches == 1
-        plain = x.cpu().numpy()
-        expected = npusim.run("axpy", plain, plain, 3, device="ascend910b2", timing=False).output
-        np.testing.assert_array_equal(found.cpu().numpy(), np.asarray(expected))
-
-
-def test_a_multiple_of_bfloat16_is_rounded_by_a_separate_kernel() -> None:
-    x = numbers(torch.bfloat16)
-    found, launches = launched(lambda: torch.add(x, x, alpha=0.3))
-    assert launches == 2
-    assert torch.equal(found.cpu(), (x * 0.3 + x).cpu())
 
 
 @pytest.mark.parametrize("values", [True, False])

@@ -135,7 +135,8 @@ def test_its_parts_know_all_layouts(layout: str) -> None:
 def test_dropout_draws_the_same_mask_after_the_same_seed() -> None:
     q, k, v = (half(1, 2, 16, 64) for _ in range(3))
     torch.npu.manual_seed(7)
-    first, *_, seed, offset, count = fusion(q, k, v, keep_prob=0.8)
+    (first, *_, seed, offset, count), kernels = recorded(lambda: fusion(q, k, v, keep_prob=0.8))
+    assert kernels == ["npu_fusion_attention"]
     second, *_ = fusion(q, k, v, keep_prob=0.8)
     assert (seed, offset, count) == (7, 0, 512)
     assert not torch.equal(first.cpu(), second.cpu())
@@ -485,6 +486,63 @@ def test_the_best_keys_are_named_and_attended_to() -> None:
             keys = whole[1][batch][seen][None]
             right = attend(whole[0][batch, token][:, None], keys, keys[..., :512], 0.05)
             close(output[batch, token], right[:, 0], 2**-8)
+
+
+def test_the_best_keys_of_int8_are_named_and_attended_to() -> None:
+    torch.manual_seed(3)
+    tokens, heads, lengths = [2, 5], 8, [40, 33]
+    query = torch.randint(-128, 128, (5, heads, 128), dtype=torch.int8)
+    key = torch.randint(-128, 128, (6, 16, 1, 128), dtype=torch.int8)
+    weights, query_scale, key_scale = torch.rand(5, heads), torch.rand(5, heads), torch.rand(6, 16)
+    weights, query_scale, key_scale = (
+        x.half() for x in (weights, query_scale, key_scale[..., None])
+    )
+    table = torch.tensor([[4, 0, 2], [1, 5, 3]], dtype=torch.int32)
+    whole = {
+        "actual_seq_lengths_query": torch.tensor(tokens, dtype=torch.int32).npu(),
+        "block_table": table.npu(),
+        "layout_query": "TND",
+    }
+    seen = torch.tensor(lengths, dtype=torch.int32).npu()
+    given = [x.npu() for x in (query, key, weights, query_scale, key_scale)]
+    places = torch_npu.npu_quant_lightning_indexer(
+        *given, 0, 0, actual_seq_lengths_key=seen, layout_key="PA_BSND", sparse_count=16, **whole
+    )
+    assert places.shape == (5, 1, 16)
+    factors = (weights * query_scale).numpy().astype(np.float64)
+    rows = query.numpy().astype(np.int64), key.numpy().astype(np.int64)
+    requests = [(0, token, 2) for token in range(2)] + [(1, token, 3) for token in range(3)]
+    for row, (batch, token, count) in enumerate(requests):
+        own = lengths[batch] - count + token + 1
+        keys = rows[1][table[batch]].reshape(48, 128)[:own]
+        products = np.maximum(rows[0][row] @ keys.T, 0)
+        products = (products / 1024).astype(np.float16).astype(np.float64)
+        scores = factors[row] @ products * key_scale[table[batch].long()].reshape(48)[:own].numpy()
+        assert places[row, 0].tolist() == np.argsort(-scores, kind="stable")[:16].tolist()
+
+    q = half(5, 4, 576, dtype=torch.bfloat16)
+    latent = torch.randint(-128, 128, (6, 16, 1, 512), dtype=torch.int8)
+    rotated, scales = half(6, 16, 1, 64, dtype=torch.bfloat16), torch.rand(6, 16, 1, 4) / 64
+    packed = torch.cat([latent, rotated.view(torch.int8), scales.view(torch.int8)], -1).npu()
+    modes = {"key_quant_mode": 2, "value_quant_mode": 2, "attention_mode": 2}
+    found = torch_npu.npu_kv_quant_sparse_flash_attention(
+        q.npu(), packed, packed, places, 0.05, actual_seq_lengths_kv=seen, layout_kv="PA_BSND",
+        **modes, **whole,
+    )  # fmt: skip
+    exact = latent.double() * scales.double().repeat_interleave(128, -1)
+    exact = torch.cat([exact, rotated.double()], -1)
+    for row, (batch, _, _) in enumerate(requests):
+        keys = exact[table[batch].long()].reshape(48, 576)[places[row, 0].cpu().long()][None]
+        right = attend(q[row][:, None], keys, keys[..., :512], 0.05)
+        close(found[row], right[:, 0], 2**-6)
+
+
+def test_int8_keys_of_another_chip_are_refused() -> None:
+    key, scales = torch.zeros(1, 8, 1, 128, dtype=torch.int8).npu(), half(1, 8, 1).npu()
+    query = key[:, :, :1].contiguous()
+    with pytest.raises(RuntimeError, match=r"^npu_quant_lightning_indexer: weights must be torch\.f"
+                       r"loat16 on this chip, not torch\.bfloat16; convert it"):  # fmt: skip
+        torch_npu.npu_quant_lightning_indexer(query, key, scales.bfloat16(), scales, scales, 0, 0)
 
 
 def test_no_chosen_key_gives_zeros() -> None:

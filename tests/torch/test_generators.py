@@ -127,11 +127,38 @@ def test_another_seed_in_a_capture_is_refused() -> None:
         torch.npu.manual_seed(1)
 
 
-def test_a_captured_attention_drops_nothing() -> None:
-    q = torch.ones(1, 1, 16, 16, dtype=torch.float16, device="npu")
+def test_a_captured_attention_drops_other_weights_in_each_replay() -> None:
+    q, dy = (torch.rand(1, 2, 16, 16, device="npu").half() for _ in range(2))
+
+    def both() -> tuple[torch.Tensor, ...]:
+        y, largest, total, _, *place = torch_npu.npu_fusion_attention_v3(
+            q, q, q, 2, "BNSD", keep_prob=0.5
+        )
+        gradients = torch_npu.npu_fusion_attention_grad_v3(
+            q, q, q, dy, 2, "BNSD", softmax_max=largest, softmax_sum=total, attention_in=y,
+            keep_prob=0.5, seed=place[0], offset=place[1],
+        )  # fmt: skip
+        return y, *gradients[:3]
+
+    torch.npu.manual_seed(3)
+    eager = [both(), both()]
+    assert not torch.equal(eager[0][0], eager[1][0])
+    captured = torch.npu.NPUGraph()
+    with torch.npu.graph(captured):
+        found = both()
+    torch.npu.manual_seed(3)
+    for wanted in eager:
+        captured.replay()
+        assert all(map(torch.equal, found, wanted))
+
+
+def test_a_captured_attention_of_other_versions_drops_nothing() -> None:
+    q = torch.ones(1, 1, 16, 16, dtype=torch.float16, device="npu", requires_grad=True)
     message = (
-        "^npu_fusion_attention: keep_prob must be 1 while a graph is captured, but is less; run "
-        r"what drops outside of the graph \[361001\]$"
+        "^npu_fusion_attention: keep_prob must be 1 while a graph is captured, but is less; call "
+        r"npu_fusion_attention_v3 and npu_fusion_attention_grad_v3 \[361001\]$"
     )
     with pytest.raises(OpError, match=message), torch.npu.graph(torch.npu.NPUGraph()):
         torch_npu.npu_fusion_attention(q, q, q, 1, "BNSD", keep_prob=0.5)
+    with pytest.raises(OpError, match=message), torch.npu.graph(torch.npu.NPUGraph()):
+        torch_npu.npu_fusion_attention_v3(q, q, q, 1, "BNSD", keep_prob=0.5)[0].sum().backward()

@@ -209,3 +209,29 @@ def test_tokens_permuted_by_experts_and_back(topk: int, kept: int | None) -> Non
     (shares.reshape(5, topk, 32) * weights[..., None]).sum().backward()
     for found, wanted in ((tokens.grad, x.grad), (probs.grad, weights.grad)):
         torch.testing.assert_close(found.cpu().float(), wanted, rtol=2e-2, atol=5e-2)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x[1],
+        lambda x: torch.select_scatter(x, x[0], 0, 2),
+        lambda x: torch.slice_scatter(x, x[:2], 0, 2),
+        torch.diag_embed,
+        torch.t_copy,
+    ],
+)
+def test_functions_of_views_are_copies_on_a_card(function: Callable[[Any], Any]) -> None:
+    x = torch.randn(4, 6)
+    missing = clock.not_timed.total()
+    found = _values_and_gradient(function, x.npu())
+    assert clock.not_timed.total() == missing
+    for one, other in zip(found, _values_and_gradient(function, x), strict=True):
+        assert torch.equal(one.cpu(), other)
+
+
+def _values_and_gradient(function: Callable[[Any], Any], x: Any) -> Any:
+    x = x.clone().requires_grad_()
+    found = function(x)
+    (found * found).sum().backward()
+    return found.detach(), x.grad

@@ -236,3 +236,52 @@ def test_a_loss_of_two_types_has_the_wider_one() -> None:
     got = torch.nn.functional.mse_loss(x.npu(), target.npu())
     assert got.dtype == torch.float32
     np.testing.assert_allclose(wide(got), ((wide(x) - wide(target)) ** 2).mean(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize(("name", "step"), [("addcmul", np.multiply), ("addcdiv", np.divide)])
+def test_a_factor_is_rounded_and_float16_after_each_step(name: str, step: Any, dtype: Any) -> None:
+    x, a, b = (drawn(7, 40, dtype=dtype, seed=seed) for seed in range(3))
+    own, left, right = (each.float().numpy() for each in (x, a, b))
+    factor = torch.tensor(0.001, dtype=dtype).float().numpy()
+    if dtype == torch.float16:
+        own, left, right, factor = (each.astype(np.float16) for each in (own, left, right, factor))
+    with np.errstate(all="ignore"):
+        want = torch.from_numpy(own + step(left, right) * factor).to(dtype)
+    found = getattr(torch, name)(x.npu(), a.npu(), b.npu(), value=0.001)
+    assert torch.equal(found.cpu(), want)
+    place = x.npu()
+    getattr(place, f"{name}_")(a.npu(), b.npu(), value=0.001)
+    assert torch.equal(place.cpu(), want)
+    with pytest.raises(
+        RuntimeError, match=r"tensor a \(40\) must match the size of tensor b \(7\)"
+    ):
+        getattr(torch, name)(x.npu(), a.mT.npu(), b.npu())
+    with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
+        getattr(x[0].npu(), f"{name}_")(a.npu(), b.npu())
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_the_weight_between_two_tensors_is_rounded(dtype: Any) -> None:
+    x, end = drawn(200, dtype=dtype), drawn(200, dtype=dtype, seed=1)
+    for weight in (0.1, 0.9):
+        part = wide(torch.tensor(weight, dtype=dtype))
+        want = wide(x) + part * (wide(end) - wide(x))
+        assert_rounded(torch.lerp(x.npu(), end.npu(), weight), want, dtype)
+        found = x.npu().lerp_(end.npu(), torch.tensor(weight, dtype=dtype).npu())
+        assert_rounded(found, want, dtype)
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_a_variance_is_about_the_rounded_mean(dtype: Any) -> None:
+    # The mean, 100 + 1/3, is no value of 16 bits.
+    x = torch.tensor([[100.0, 100.0, 101.0], [1.0, 1.0, 1.0]], dtype=dtype)
+    mean = wide(torch.tensor([100 + 1 / 3, 1.0]).to(dtype))
+    want = ((wide(x) - mean[:, None]) ** 2).sum(1) / 2
+    assert_rounded(x.npu().var(1), want, dtype)
+    assert_rounded(x.npu().std(-1, keepdim=True), np.sqrt(want)[:, None], dtype)
+    found, centre = torch.var_mean(x.npu(), 1, correction=0)
+    assert_rounded(found, want * 2 / 3, dtype)
+    assert wide(centre).tolist() == mean.tolist()
+    with pytest.warns(UserWarning, match="degrees of freedom"):
+        assert x.npu()[0, :1].var().isnan()

@@ -113,7 +113,6 @@ def test_what_only_later_chips_have_is_refused_as_on_a_card(name: str) -> None:
             "_npu_paged_attention_splitfuse_v2",
             "use npu_fused_infer_attention_score on Atlas A2 or A3, with block_table and a mask",
         ),
-        ("npu_conv2d", "use torch.nn.functional.conv2d"),
         (
             "npu_moe_distribute_combine_add_rms_norm",
             "it speaks to other cards: write it with torch.distributed, with backend hccl",

@@ -154,6 +154,10 @@ def test_options_are_read_back() -> None:
     assert torch_npu._C._npu_getOption("ALLOW_NOTHING") is None
     torch.npu.set_option({"ALLOW_CONV_HF32": "enable"})
     assert torch_npu._C._npu_getOption("ALLOW_CONV_HF32") == b"enable"
+    for allowed, option in ((False, b"disable"), (True, b"enable")):
+        torch.npu.config.allow_internal_format = allowed
+        assert torch.npu.config.allow_internal_format is allowed
+        assert torch_npu._C._npu_getOption("ALLOW_INTERNAL_FORMAT") == option
 
 
 def test_the_card_has_its_number_and_its_module_lists_its_names() -> None:

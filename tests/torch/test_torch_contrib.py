@@ -311,8 +311,21 @@ def test_activations_and_functions() -> None:
     )
     with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
         function.npu_fast_condition_index_put(x, x.int(), 0.5)
-    scores = function.fuse_add_softmax_dropout(True, torch.nn.Dropout(0), x.npu(), x.npu(), 4)
-    torch.testing.assert_close(scores.cpu(), (1.5 * x).softmax(-1), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("rows", [127, 128])
+def test_the_fused_softmax_has_its_own_probability(rows: int, training: bool) -> None:
+    x, function = torch.randn(4, 8, rows, 16), torch_npu.contrib.function
+    half_dropped = torch.nn.Dropout(0.5)
+    found = function.fuse_add_softmax_dropout(training, half_dropped, x.npu(), x.npu(), 4, p=0.1)
+    wanted = (1.5 * x).softmax(-1)
+    zeros = (found.cpu() == 0).double().mean().item()
+    # The module drops in its own mode, whatever *training* is; p is of the fused kernel alone.
+    expected = 0.5 if rows == 127 else 0.1 * training
+    assert zeros == pytest.approx(expected, abs=0.02)
+    kept = found.cpu() != 0
+    torch.testing.assert_close(found.cpu(), wanted * kept / (1 - expected), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(

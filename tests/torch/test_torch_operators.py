@@ -222,10 +222,12 @@ def is_dtype(value: Any) -> bool:
     return isinstance(value, str) and isinstance(getattr(torch, value, None), torch.dtype)
 
 
+OF_KERNELS_ONLY = ("attention, backward of dropout",)
+"""Calls with an argument that torch_npu's function makes itself: the mask of seed and offset."""
 CALLS |= {
     f"arrays: {call}": torch_call(op, given)
     for call, (op, given) in calls.CALLS.items()
-    if op.startswith("npu_") and op not in WITHOUT_ONE
+    if op.startswith("npu_") and op not in WITHOUT_ONE and call not in OF_KERNELS_ONLY
 }
 
 
@@ -438,6 +440,26 @@ def test_a_cast_to_the_same_format_takes_no_time(weight: Any) -> None:
     assert clock.now_us == before
 
 
+def test_a_weight_packed_to_int32_may_be_viewed_as_its_fractals() -> None:
+    """A cast of bytes, viewed as int32 in the shape `(e, n / 8, k / 16, 16, 8)`."""
+    rng = torch.Generator().manual_seed(1)
+    pairs = torch.randint(-128, 128, (2, 32, 64), generator=rng).to(torch.int8)
+    cast = torch_npu.npu_format_cast(pairs.npu(), NZ)
+    x = torch.randint(-128, 128, (3, 32), generator=rng).to(torch.int8).npu()
+    ends, words = torch.tensor([1, 3]).npu(), torch.full((2, 128), 0x3C000000).npu()
+    bias, scale = torch.ones(2, 128).npu(), torch.ones(3).npu()
+    packed = torch_npu.npu_format_cast(pairs.view(torch.int32).npu(), NZ)
+    call = torch_npu.npu_grouped_matmul_swiglu_quant
+    y, y_scale, _ = call(x, packed, ends, words, scale, bias=bias)
+    viewed = cast.view(torch.int32).view(2, 2, 2, 16, 8)
+    for of_columns in (words, words[:, None]):
+        found = call(x, viewed, ends, of_columns, scale, bias=bias)
+        assert torch.equal(found[0], y)
+        assert torch.equal(found[1], y_scale)
+    assert y.shape == (3, 64)
+    assert y.any()
+
+
 def test_weights_of_groups_in_fractals() -> None:
     plain = integers(2, 32, 64)
     given = {
@@ -556,6 +578,21 @@ def test_the_first_line_names_the_function_of_aclnn(weight: Any) -> None:
     ):
         with pytest.raises(npusim.OpError, match=f"call {acl} failed, error code is 161002\n"):
             call()
+
+
+def test_what_torch_npu_refuses_itself_has_its_first_line() -> None:
+    x, groups = half(4, 32).npu(), torch.tensor([4]).npu()
+    for group_type, first in (
+        (None, "Requires manual passing group_type, current is None."),
+        (1, "Use Tensor input with current cann version, The group type must be -1, 0 or 2, but "
+         "now is [1]"),
+    ):  # fmt: skip
+        with pytest.raises(
+            npusim.OpError, match=f"^{re.escape(first)}\nnpu_grouped_matmul: group_t"
+        ):
+            torch_npu.npu_grouped_matmul(
+                [x], [half(1, 32, 16).npu()], group_list=groups, split_item=3, group_type=group_type
+            )
 
 
 def test_a_product_line_without_the_kernel() -> None:

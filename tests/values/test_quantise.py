@@ -86,6 +86,23 @@ def test_the_lowest_bits_of_a_scale_are_not_looked_at(mode: Any) -> None:
         np.testing.assert_array_equal(found[0], (values * factor).astype(np.float16))
 
 
+@pytest.mark.parametrize("mode", ["req8", "deqf16"])
+def test_bit_36_shifts_to_sixteen_bits_before_the_scale(mode: Any) -> None:
+    dtype = FLOAT16 if mode == "deqf16" else INT8
+    values = np.array([7, -7, 2**21, -(2**21)], np.int32)
+    for field, expected in ((0, [3, -4, 32767, -32768]), (4, [0, -1, 32767, -32768])):
+        word = parameter(2.0**-9) | field << 32 | 1 << 36
+        found = convert(values, mode, np.uint64([word]), dtype, "inf_nan")
+        scaled = np.array(expected, np.float32) * np.float32(2.0**-9)
+        whole = scaled if dtype is FLOAT16 else np.rint(scaled)
+        np.testing.assert_array_equal(found, whole.astype(found.dtype))
+    # Without the bit the distance means nothing, nor does it for sums in fp32.
+    plain, distant = (np.uint64([parameter(0.5) | field << 32]) for field in (0, 4))
+    assert (convert(values, mode, plain, dtype, "inf_nan")
+            == convert(values, mode, distant, dtype, "inf_nan")).all()  # fmt: skip
+    assert to_int8([9], "qf322b8", parameter(1) | 1 << 36) == [9]
+
+
 def test_what_is_no_number_becomes_zero_and_then_gets_the_offset() -> None:
     assert to_int8([NAN, 0, INF, -INF], "qf322b8", parameter(1, 5)) == [5, 5, 127, -128]
     assert to_int8([INF, 1], "qf322b8", parameter(0, 5)) == [5, 5]

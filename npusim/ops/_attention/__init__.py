@@ -17,6 +17,7 @@ from npusim.ops._attention import fai, fia, ifa, ifa_atb, mla
 from npusim.ops._attention.check import Problem
 from npusim.ops._attention.fai_tiling import Plan as FaiPlan
 from npusim.ops._attention.oracle import attend
+from npusim.ops._attention.problem import Attention
 from npusim.ops._matmul_oracle import cube_product
 from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator, Plan
@@ -72,12 +73,17 @@ MOST_AT_ONCE = 2**20
 are as fast (measured of one product)."""
 
 
+def is_small(a: Attention) -> bool:
+    """Whether a call is computed in few calls of numpy."""
+    scores = a.requests * a.query_heads * a.longest_query * max(a.kv_lengths)
+    return scores * 2 * a.head_size <= MOST_AT_ONCE
+
+
 def at_once(given: Given, p: Problem, _: Plan) -> tuple[Array, ...] | None:
     """The same for small calls; not where there is a NaN, of whose bits the oracle says nothing."""
-    a = p.attention
-    scores = a.requests * a.query_heads * a.longest_query * max(a.kv_lengths)
-    if given.spec is None or scores * 2 * a.head_size > MOST_AT_ONCE:
+    if given.spec is None or not is_small(p.attention):
         return None
-    arrays = {each.name: np.asarray(getattr(given, each.name)) for each in p.inputs}
+    known = {each.name: given.arguments.get(each.name) for each in p.inputs}
+    arrays = {name: np.asarray(x) for name, x in known.items()}
     found = attend(p, arrays, given.spec, partial(few_rows_product, order=given.cube_order))
     return None if np.isnan(found[0]).any() else found

@@ -103,10 +103,7 @@ class Call(Shapes):
     @property
     def is_triangle(self) -> bool:
         """Whether the mask has ones only above its diagonal, as far as its values are known."""
-        if self.mask is None or self.mask.array is None:
-            return True
-        square = self.mask.array.reshape(self.mask_shape[-2:])
-        return bool(np.array_equal(square, _triangle(square.shape, square.dtype)))
+        return self.mask is None or is_triangle(self.mask.array)
 
     # ---- pages ----
 
@@ -303,6 +300,14 @@ class Call(Shapes):
             need is None, f"template {named!r} can run only if {need}; {leave_out}"
         )
         return named
+
+
+def is_triangle(mask: Array | None) -> bool:
+    """Whether a mask of MASK_EXTENT has ones only above its diagonal, as far as it is known."""
+    extents = MASK_EXTENT, MASK_EXTENT
+    if mask is None or mask.shape[-2:] != extents or mask.size != MASK_EXTENT**2:
+        return True
+    return bool(np.array_equal(mask.reshape(extents), _triangle(extents, mask.dtype)))
 
 
 @cache

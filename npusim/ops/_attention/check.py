@@ -19,12 +19,13 @@ from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, UINT8
 from npusim.data.errors import Code
 from npusim.data.tensor import Operand, Tensor, TensorSpec
 from npusim.ops import _protocol
-from npusim.ops._attention.call import Call
+from npusim.ops._attention.call import Call, is_triangle
 from npusim.ops._attention.problem import Attention, Choice
 from npusim.ops._attention.rules import QUERY_RULES, RULES
 from npusim.ops._attention.scales import APART, BOTH, mode_of, offset_of
+from npusim.ops._attention.shapes import are_alike
 from npusim.ops._contract import Contract
-from npusim.ops._protocol import present
+from npusim.ops._protocol import Reads, present
 from npusim.ops._support import A2_A3, Entries, Row, required
 
 HALVES = (FLOAT16, BFLOAT16)
@@ -80,6 +81,12 @@ INT8_PER_TOKEN = (
     *_rows(INT8, NO_MODES, *APART, dequantises=True),
 )
 """All of these, with modes, of which 1 is a scale per token, and with offsets."""
+
+READS = (
+    Reads(operands=("atten_mask",), finds=is_triangle),
+    Reads(operands=("key", "value"), finds=are_alike),
+)
+"""A mask may have to be the stencil, and latent keys are the values."""
 
 
 # ---- a call ----

@@ -43,11 +43,13 @@ from npusim.kernel.matrices import L1Matrix, l1_rows
 from npusim.kernel.program import Binding, Block
 from npusim.kernel.rows import pieces
 from npusim.kernel.steps import Step
+from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
 from npusim.ops import _protocol
 from npusim.ops._attention.cube import L0, MatrixCore, Piece, rows_within, within
 from npusim.ops._attention.fia_output import Finish, Output
 from npusim.ops._attention.fia_tiling import schedule
+from npusim.ops._attention.fia_training import TrainingSoftmax, unpacking_of
 from npusim.ops._attention.fia_vector import (
     FIRST,
     PRODUCT_READY,
@@ -120,8 +122,11 @@ def _streams(spec: DeviceSpec, a: Attention, nbytes_of_keys: int) -> bool:
 def build(spec: DeviceSpec, a: Attention, names: tuple[str, ...], plan: Plan) -> tuple[Block, ...]:
     """Three blocks per group; *names* are those of the call's tensors."""
     memory = Memory(schedule(a, spec.cores["aic"].count))
-    vector = Vector(spec, memory)
-    softmax, finish = Softmax(vector), Finish(vector)
+    core = VectorCore("fia", spec, "aiv")
+    unpacking = unpacking_of(core, memory)
+    vector = Vector(spec, memory, core)
+    softmax = TrainingSoftmax(vector, unpacking) if a.is_training else Softmax(vector)
+    finish = Finish(vector)
     output = Output(vector, finish)
     return launch(cube_steps(spec, memory), vector, softmax, finish, output, names, plan)
 
@@ -145,7 +150,7 @@ def launch(
     memory, core, work = vector.memory, vector.core, vector.memory.plan
     streamed = ("key", "value") if plan.streams_keys else ()
     bound = {name: Binding(name, is_cached=name not in streamed) for name in names}
-    shared = ("piece_out", "piece_max", "piece_sum")
+    shared = ("piece_out", "piece_max", "piece_sum", "kept")
     bound |= {name: Binding(name) for name in shared if name in plan.workspaces}
 
     vectors = np.arange(2 * plan.block_dim)

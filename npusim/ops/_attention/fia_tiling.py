@@ -2,7 +2,7 @@
 
 The rows of a call are queries that share a head of keys. They are ordered by token if the heads of
 a token are adjacent in memory (BSH, BSND, TND), each token with its heads, and by head otherwise
-(BNSD, NTD).
+(BNSD, NTD). In training they are ordered by head, and a row of tiles has rows of one head.
 
 .. code-block:: text
 
@@ -14,9 +14,10 @@ remaining cost by no more than half of the last tile. The number of cores with t
 cost wins, the fewest cores if there are several. A row of tiles that several cores share is
 combined afterwards.
 
-ops-transformer@3a280bc attention/common/op_host, arch22/fia_tiling_nonquant.cpp, split_core.cpp.
-That shares are rounded down, and that the rest of a head or a row left by the previous core counts
-as one unit, is assumed.
+ops-transformer@3a280bc attention/common/op_host, arch22/fia_tiling_nonquant.cpp, split_core.cpp;
+for training attention/flash_attention_score, whose tasks are tokens of a head. That shares are
+rounded down, and that the rest of a head or a row left by the previous core counts as one unit, is
+assumed.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ class Rows:
     @cached_property
     def by_token(self) -> bool:
         """Whether the heads of a token are consecutive; else the tokens of a head."""
-        return self.a.layout.partition("_")[0] in ("BSH", "BSND", "SBH", "TND")
+        is_adjacent = self.a.layout.partition("_")[0] in ("BSH", "BSND", "SBH", "TND")
+        return is_adjacent and not self.a.is_training
 
     @cached_property
     def mask(self) -> Mask | None:
@@ -115,6 +117,15 @@ class Rows:
         end = queries if self.a.has_own_mask else keys
         last = queries if before is None else min(queries, max(0, end - before))
         return (first, last) if first < last and keys else (queries, queries)
+
+    def cut(self, request: int, most: int) -> Iterator[tuple[int, int]]:
+        """First row and row count of the rows of tiles of a head of keys, *most* rows at a time."""
+        count, heads = self.a.query_lengths[request], self.a.group
+        if not self.a.is_training:
+            count, heads = count * heads, 1
+        for head in range(heads):
+            for row in range(0, count, most):
+                yield head * count + row, min(most, count - row)
 
     def _tokens(self, request: int, row: int, rows: int) -> tuple[int, int]:
         """The first and the last token of rows [row, row + rows)."""
@@ -395,9 +406,7 @@ def _splits_keys(a: Attention, cores: int) -> bool:
 
 def _row_tiles(rows: Rows, sizes: TileSizes, request: int) -> Iterator[RowTile]:
     """The rows of tiles of head 0 of *request*."""
-    count = rows.a.group * rows.a.query_lengths[request]
-    for row in range(0, count, sizes.rows):
-        own = min(sizes.rows, count - row)
+    for row, own in rows.cut(request, sizes.rows):
         start, end = rows.visible(request, row, own)
         first, last = (0, 0) if start >= end else (start // sizes.keys, ceil_div(end, sizes.keys))
         yield RowTile(request, 0, row, own, first, last)

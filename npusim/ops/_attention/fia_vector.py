@@ -79,16 +79,18 @@ def step_of(parts: Sequence[Part], turn: int, cores: int, stage: Stage, *argumen
 class Vector:
     """A vector core and its whole unified buffer."""
 
-    def __init__(self, spec: DeviceSpec, memory: Memory) -> None:
+    def __init__(self, spec: DeviceSpec, memory: Memory, core: VectorCore | None = None) -> None:
+        """*core* has no buffers yet; None makes one."""
         self.memory, self.a = memory, memory.plan.rows.a
-        self.core = core = VectorCore("fia", spec, "aiv")
+        self.core = core = core or VectorCore("fia", spec, "aiv")
         self.wide_in = core.vecin(FLOAT32, COUNT, 2)
         self.mask_in = core.vecin(FLOAT32, COUNT // 2)
         self.second_in = core.vecin(FLOAT32, COUNT // 2)
         """Sums of pieces; their maxima use the queue of masks."""
         self.wide_out = core.vecout(FLOAT32, COUNT)
         self.small_out = core.vecout(FLOAT32, COUNT // 4)
-        between = core.tile(FLOAT32, COUNT)
+        self.between = between = core.tile(FLOAT32, COUNT)
+        """Scratch."""
         self.lanes = between[: COUNT * 3 // 4]
         """Running sums; before that the mask as fp16, and its bits."""
         self.half_mask = between.as_dtype(FLOAT16, COUNT)
@@ -226,26 +228,34 @@ class Softmax:
         masks: Any,
     ) -> None:
         """Process some rows, from *row* on; the state of the previous tile is number *before*."""
-        core, vector = self._core, self._vector
         plane = self.scaled(scores, masks)
-        pitch = plane.pitch
         self._exponentials(row, parity, before, plane)
-        out = vector.wide_out.alloc()
-        core.cast(out.as_dtype(vector.a.element, plane.whole.count), plane.whole, "round")
-        core.store_rows(vector.wide_out, out, joined(weights), pitch=pitch)
+        self._store(weights, plane)
         self._add_sums(row, parity, before, plane)
-        vector.wide_in.free(plane.tile)
+        self._vector.wide_in.free(plane.tile)
 
     def scaled(self, scores: GmView, masks: Any) -> WidePlane:
         """*scores* times scale, with those hidden by *masks* replaced; free its tile."""
-        core, vector = self._core, self._vector
-        pitch = align_up(scores.columns, KEYS_ALIGNED)
-        tile = core.load_rows(vector.wide_in, joined(scores), pitch=pitch)
-        plane = WidePlane(tile, scores.rows, scores.columns, pitch)
-        core.mul(plane.whole, plane.whole, vector.a.scale)
-        for mask in masks:
-            self.hide(plane, mask, plane.whole, vector.a.hidden)
+        plane = self._loaded(scores)
+        self._core.mul(plane.whole, plane.whole, self._vector.a.scale)
+        self._hide_all(plane, masks)
         return plane
+
+    def _loaded(self, scores: GmView) -> WidePlane:
+        pitch = align_up(scores.columns, KEYS_ALIGNED)
+        tile = self._core.load_rows(self._vector.wide_in, joined(scores), pitch=pitch)
+        return WidePlane(tile, scores.rows, scores.columns, pitch)
+
+    def _hide_all(self, plane: WidePlane, masks: tuple[MaskStep, ...]) -> None:
+        for mask in masks:
+            self.hide(plane, mask, plane.whole, self._vector.a.hidden)
+
+    def _store(self, weights: GmView, plane: WidePlane) -> None:
+        """Store *plane* to *weights* in 16 bits."""
+        core, vector = self._core, self._vector
+        out = vector.wide_out.alloc()
+        core.cast(out.as_dtype(vector.a.element, plane.whole.count), plane.whole, "round")
+        core.store_rows(vector.wide_out, out, joined(weights), pitch=plane.pitch)
 
     def differences(self, plane: WidePlane) -> None:
         """Hook for scores less their maximum: does nothing."""
@@ -289,12 +299,18 @@ class Softmax:
                 (x.tile.piece.row_tile._replace(head=0), x.tile.key, x.tile.keys, x.row, x.rows)
                 for x in self._vector.parts
             ),
-            self._masks,
+            self._loops,
         )
+
+    def _loops(
+        self, tile: RowTile, key: int, keys: int, first: int, rows: int
+    ) -> tuple[Hashable, ...]:
+        return self._masks(tile, key, keys, first, rows)
 
     def _masks(
         self, tile: RowTile, key: int, keys: int, first: int, rows: int
-    ) -> tuple[Hashable, ...]:
+    ) -> tuple[tuple[MaskStep, ...], ...]:
+        """The masks of each loop of rows [first, first + rows) of *tile*."""
         return tuple(
             tuple(self._masks_of(tile, key, keys, first + row, count))
             for row, count in self._vector.loops(keys, rows)

@@ -32,6 +32,7 @@ from npusim.ops._attention.fai_tiling import TASK_ROWS, TILE, work_of
 from npusim.ops._attention.fia_tiling import Rows, RowTile, schedule
 from npusim.ops._attention.oracle_int8 import digit_piece, half_piece
 from npusim.ops._attention.oracle_latent import joined_columns, latent_piece
+from npusim.ops._attention.oracle_scores import Where, dropped, scaled
 from npusim.ops._attention.oracle_sums import (
     F32,
     Multiply,
@@ -155,7 +156,8 @@ def _rows(
     elif a.dequantises:
         piece = half_piece(a, arrays, place, q, (k, v), hidden, multiply)
     else:
-        piece = _piece(a, q, k, v, hidden, is_fai, multiply)
+        rows_of = Where(request, group.heads, group.tokens, np.arange(len(k)))
+        piece = _piece(a, arrays, rows_of, (q, k, v), hidden, is_fai, multiply)
     states = [piece(tiles) for tiles in group.pieces]
     if is_fai:
         o, logs = _combined_by_lse(states)
@@ -274,23 +276,27 @@ def _hidden(
 
 def _piece(
     a: Attention,
-    q: Array,
-    k: Array,
-    v: Array,
+    arrays: Mapping[str, Array],
+    where: Where,
+    operands: tuple[Array, Array, Array],
     hidden: NDArray[np.bool_],
     is_fai: bool,
     multiply: Multiply,
 ) -> Callable[[Tiles], State]:
     """A piece of FAI and FIA: factors of 16 bits."""
-    scale = F32(a.scale)
+    q, k, v = operands
+
+    def at(here: slice) -> Where:
+        return where._replace(keys=where.keys[here])
 
     def scores(here: slice) -> Single:
-        found = multiply(q, k[here].T) * scale
+        found = scaled(a, arrays, at(here), multiply(q, k[here].T))
         if is_fai:
             return np.asarray(found + hidden[:, here].astype(F32) * ADDED)
         return np.where(hidden[:, here], F32(a.hidden), found)
 
     def product(here: slice, p: Single) -> Single:
+        p = dropped(a, arrays, at(here), p)
         weights = p.astype(a.element.numpy) if is_fai else away(p, a.element)
         return multiply(weights, v[here])
 

@@ -5,6 +5,8 @@ Calls shift these from tile to tile. The workspaces are
 .. code-block:: text
 
     scores, weights, product, sums    for each core: two slots each, used in turn; digits of IFA too
+    distances                         for each vector core, in training with slopes
+    kept                              dropout_mask in bytes, if its rows do not begin at any
     keys, values                      for each core, if they are dequantised: three slots each
     piece_out, piece_max, piece_sum   for each piece of a row of tiles that cores share
 """
@@ -27,7 +29,7 @@ from npusim.kernel.views import GmView
 from npusim.ops._attention.cube import LINE_ENTRIES, Piece
 from npusim.ops._attention.fia_sizes import KEYS_ALIGNED
 from npusim.ops._attention.fia_tiling import RowTile, Schedule, Tile
-from npusim.ops._attention.problem import Scales
+from npusim.ops._attention.problem import FRACTAL_COLUMNS, Scales
 from npusim.ops._attention.sides import Side, sides_of
 
 WORK_SLOTS = 2
@@ -37,8 +39,10 @@ DEQUANTISED_SLOTS = 3
 read."""
 BLOCK = 8
 """float32 in a data block."""
-WIDE = ("scores", "weights")
+WIDE = ("scores", "weights", "distances")
 """Workspaces with one column per key."""
+LOOP_ELEMENTS = 8192
+"""Elements of the rows of distances that a loop of a tile reads (UB_BASIC_LIMIT_SIZE)."""
 DIGITS = 2
 """Digits of a query and a weight, if keys are int8."""
 
@@ -121,6 +125,8 @@ class Memory:
         found = {"scores": sums, "weights": self.factor, "product": sums, "sums": FLOAT32}
         if self.plan.rows.a.dequantises:
             found |= {"scores": FLOAT16, "keys": self.factor, "values": self.factor}
+        if self.distance_rows:
+            found["distances"] = FLOAT16
         return found | ({"digits": self.factor} if self.copies > 1 else {})
 
     @cached_property
@@ -133,6 +139,7 @@ class Memory:
             rows = self.plan.pieces * self.max_rows
             found["piece_out"] = FLOAT32.nbytes(rows * self.width)
             found["piece_max"] = found["piece_sum"] = FLOAT32.nbytes(rows * BLOCK)
+        found["kept"] = self.kept_bytes
         return {name: nbytes for name, nbytes in found.items() if nbytes}
 
     def _slots(self, name: str) -> int:
@@ -143,7 +150,9 @@ class Memory:
         keys = align_up(self.plan.sizes.keys, KEYS_ALIGNED)
         return {
             name: dtype.nbytes(
-                (keys if name in ("keys", "values") else self.max_rows)
+                {"keys": keys, "values": keys, "distances": self.distance_rows}.get(
+                    name, self.max_rows
+                )
                 * (1 if name == "sums" else self.copies)
                 * (keys if name in WIDE else self.width)
             )
@@ -180,6 +189,31 @@ class Memory:
             GmView(name, FLOAT32, rows, count, count, FLOAT32.nbytes(first * count))
             for name, count in columns.items()
         )
+
+    # ---- what training adds ----
+
+    @cached_property
+    def kept_bytes(self) -> int:
+        """Bytes of a dropout mask that is stored as bytes; 0 if there is none."""
+        a = self.plan.rows.a
+        return 0 if a.dropout is None or not a.dropout.in_bytes else a.score_count
+
+    @cached_property
+    def distance_rows(self) -> int:
+        """Rows of the distances from which a vector core makes a bias; 0 without any."""
+        a, sizes = self.plan.rows.a, self.plan.sizes
+        if a.bias is None or a.bias.kind != "slopes":
+            return 0
+        own = sizes.rows // 2
+        tail = align_up(a.longest_kv % sizes.keys or sizes.keys, FRACTAL_COLUMNS)
+        rows = own if a.has_mask else min(own, LOOP_ELEMENTS // tail)
+        return max(rows, LOOP_ELEMENTS // own)
+
+    def distances(self, half: int) -> GmView:
+        """The distances of a vector core of a group."""
+        pitch = align_up(self.plan.sizes.keys, KEYS_ALIGNED)
+        first = half * self._slot_bytes["distances"]
+        return GmView("distances", FLOAT16, self.distance_rows, pitch, pitch, first)
 
     # ---- queries and outputs ----
 

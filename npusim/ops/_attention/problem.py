@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from npusim.data.dtypes import FLOAT16, FLOAT32, DType
+from npusim.ops._attention.scores import Bias, Dropout
 
 Layout = Literal[
     "BSH", "BSND", "BNSD", "TND", "NTD", "BSH_NBSD", "BSND_NBSD", "BNSD_NBSD", "TND_NTD",
@@ -150,6 +151,9 @@ class Attention:
     """Whether maxima and sums of rows are output for a backward pass, instead of logarithms."""
     sums_by_token: bool = False
     """Whether those of packed requests are ordered by token rather than by head in each request."""
+    bias: Bias | None = None
+    """pse, in training."""
+    dropout: Dropout | None = None
 
     @staticmethod
     def empty(element: DType, layout: str) -> Attention:
@@ -161,6 +165,12 @@ class Attention:
     @property
     def requests(self) -> int:
         return len(self.query_lengths)
+
+    @property
+    def score_count(self) -> int:
+        """Scores of all heads of all requests."""
+        pairs = zip(self.query_lengths, self.kv_lengths, strict=True)
+        return self.query_heads * sum(tokens * keys for tokens, keys in pairs)
 
     @property
     def is_latent(self) -> bool:

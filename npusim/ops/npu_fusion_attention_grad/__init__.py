@@ -12,15 +12,17 @@ for each request and head, all in fp32 except the factors of products; gradients
 over the query heads that share them. exp rounds to nearest (assumed).
 
 * softmax_max, softmax_sum and attention_in are the results of forward; softmax_in, seed, offset and
-  numels are ignored. Layouts, masks and modes are those of npu_fusion_attention.
+  numels are ignored. Layouts, masks, modes, pse and dropout are those of npu_fusion_attention:
+  T(p) and dy @ value.T are multiplied by kept / keep_prob. The gradient of pse is not computed.
 * Cores add their results to sums in global memory, in no fixed order on a card; here the cores add
   in ascending order.
 
 The kernel is the vendor's with tiles of 512 tokens and keys, SameAB, which runs if a request has
 1024 tokens or keys; if its choice says so, scores and the matrices derived from them are stored as
-fractals. Assumed: the kernels for shorter requests and for TND take the same time, and gradients in
-fp32 are always stored as rows. Not simulated are the deterministic mode, and what the forward
-kernel leaves out: :mod:`npusim.torch` composes these from several operators.
+fractals. Assumed: the kernels for shorter requests and for TND take the same time; gradients in
+fp32 are always stored as rows; dropout_mask is loaded once for weights and slopes; distances of
+pse_type 2 and 3 are stored for the largest loop. Not simulated are the deterministic mode, and what
+the forward kernel leaves out: :mod:`npusim.torch` composes these from several operators.
 
 Sources: ops-transformer@c29bc10 attention/flash_attention_score_grad; op-plugin@517f2e7,
 op_plugin_functions.yaml. Atlas A2; Atlas A3 by the document of aclnn.
@@ -30,20 +32,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from warnings import catch_warnings, simplefilter
+
+import numpy as np
 
 from npusim import devices
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, UINT8, Array, DType
 from npusim.data.errors import Code, DocumentWarning
+from npusim.data.few_rows import few_rows_product
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.launch import CoreSteps, launch_mixed
 from npusim.kernel.program import Binding, Block
 from npusim.kernel.vector_core import VectorCore
 from npusim.ops import _vocabulary as ops
 from npusim.ops import npu_fusion_attention as forward
-from npusim.ops._attention import CHIP
+from npusim.ops._attention import CHIP, is_small
 from npusim.ops._attention.check import Problem
 from npusim.ops._attention.problem import Choice
+from npusim.ops._matmul_oracle import cube_product
 from npusim.ops._support import Entries
 from npusim.ops._torch import Result
 from npusim.ops.npu_fusion_attention_grad.cube import Cube
@@ -58,13 +65,19 @@ NAMES = {"scale": "scale_value"}
 """Forward's name of a parameter -> the name here."""
 
 
-def _row(half: DType) -> ops.Row:
+def _row(half: DType, *, has_slopes: bool) -> ops.Row:
     entries: Entries = dict.fromkeys(TENSORS, ops.required(half))
     entries |= dict.fromkeys(STATE, ops.required(FLOAT32))
+    entries |= {"pse": (half, FLOAT32) if has_slopes else half, "dropout_mask": UINT8}
     return ops.Row(on=ops.A2_A3, atten_mask=UINT8, softmax_in=half, **entries)
 
 
-SUPPORT = (_row(FLOAT16), _row(BFLOAT16))
+SUPPORT, SUPPORT_V2 = (
+    tuple(_row(half, has_slopes=has_slopes) for half in (FLOAT16, BFLOAT16))
+    for has_slopes in (False, True)
+)
+EXTRAS = "Tensor? dropout_mask=None"
+"""The bits of dropout. torch_npu draws them again from seed and offset."""
 
 
 def check(contract: ops.Contract, names: Mapping[str, str] = NAMES) -> Problem:
@@ -81,6 +94,8 @@ def check(contract: ops.Contract, names: Mapping[str, str] = NAMES) -> Problem:
         )
     asked = forward.asked_of(contract)
     call, a = asked.call, asked.attention
+    if a.dropout is not None:
+        a = replace(a, dropout=replace(a.dropout, in_bytes=a.dropout.places.splits_bytes))
     output, sums = forward.shapes_of(call.query.shape, call.layout, call.heads, call.value_size)
     contract.optional("softmax_in")
     dy, y, largest, total = map(contract.operand, ("dy", "attention_in", *STATE))
@@ -142,7 +157,19 @@ def oracle_of(operator: ops.Operator, given: ops.Given) -> tuple[Array, ...]:
         simplefilter("ignore", DocumentWarning)
         problem = operator.check(spec, **arguments)
     assert isinstance(problem, Problem)
-    return gradients(problem, spec, given.cube_order)
+    arrays = {each.name: np.asarray(each.array) for each in problem.inputs}
+    multiply = partial(cube_product, order=given.cube_order)
+    return gradients(problem.attention, arrays, spec, multiply)
+
+
+def at_once(given: ops.Given, p: Problem, _: ops.Plan) -> tuple[Array, ...] | None:
+    """The same for small calls, without a NaN."""
+    if given.spec is None or not is_small(p.attention):
+        return None
+    arrays = {each.name: np.asarray(given.arguments.get(each.name)) for each in p.inputs}
+    multiply = partial(few_rows_product, order=given.cube_order)
+    found = gradients(p.attention, arrays, given.spec, multiply)
+    return None if any(np.isnan(each).any() for each in found) else found
 
 
 # ---- torch ----
@@ -153,8 +180,14 @@ def outputs(given: ops.TorchArguments, _: object) -> tuple[Result, ...]:
 
 
 def behind(given: ops.TorchArguments) -> tuple[Result | int, ...]:
-    """The gradients of pse and sink, which do not exist."""
-    return ((0,), given["query"].dtype), ((0,), "float32")
+    """The gradients of pse, which the kernel does not compute, and of sink."""
+    return of_pse(given), ((0,), "float32")
+
+
+def of_pse(given: ops.TorchArguments) -> Result:
+    """A tensor like pse if it is given, else an empty one."""
+    pse, query = given["pse"], given["query"]
+    return ((0,), query.dtype) if pse is None else (pse.shape, pse.dtype)
 
 
 def aclnn(given: ops.TorchArguments) -> str:
@@ -167,11 +200,13 @@ OPERATOR = ops.Operator(
     kernel_type="FlashAttentionScoreGrad",
     document=__doc__,
     support=SUPPORT,
+    extras=EXTRAS,
     elsewhere="run it on Atlas A2 or A3",
     contract=check,
     tile=tile,
     build=build,
     oracle=oracle,
+    at_once=at_once,
     torch=(
         ops.TorchFunction(
             schema="npu_fusion_attention_grad(Tensor query, Tensor key, Tensor value, Tensor dy, "

@@ -2,7 +2,8 @@
 
 .. code-block:: text
 
-    before   query_sum = key_sum = value_sum = 0;  delta = rowsum(dy * attention_in)
+    before   bytes of dropout_mask, and distances, if the call needs them
+             query_sum = key_sum = value_sum = 0;  delta = rowsum(dy * attention_in)
     after    output = T(query_sum * scale);  dkey = T(key_sum * scale);  dvalue = T(value_sum)
 
 Each vector core does about the same share of both, and all wait for each other before and after the
@@ -20,7 +21,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from npusim.data.dtypes import FLOAT32
+from npusim.data.dtypes import FLOAT16, FLOAT32
 from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.core import TileQueue
@@ -32,13 +33,16 @@ from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView
 from npusim.kernel.wide_plane import LANES, WidePlane, reduce_rows
 from npusim.ops._attention.problem import SUM_COPIES
+from npusim.ops._attention.scores_vector import Unpacking, store_distances
 from npusim.ops.npu_fusion_attention_grad.cube import SUMS_READY
-from npusim.ops.npu_fusion_attention_grad.tiles import SUMS, Places
+from npusim.ops.npu_fusion_attention_grad.tiles import DISTANCE_COLUMNS, SUMS, Places
 
 ALL_VECTORS = 10
 """The flag by which all vector cores wait for each other."""
 LOADED, MOST_ROWS = 12288, 248
 """Elements of dy that are loaded at a time, and the most rows."""
+BITS_UNIT, MOST_BITS = 32, 30720
+"""A core converts a multiple of the first number of dropout's bits, the second at a time."""
 ROUNDED = 31360
 """fp32 that are rounded at a time: what the buffer holds with three 16-bit elements for each."""
 OUTPUTS = dict(zip(("output", "dkey", "dvalue"), SUMS, strict=True))
@@ -53,6 +57,7 @@ class Ends:
         """Claim the buffers used before the tiles; `claim_last` follows after the tiles' claims."""
         self._places, self._a, self._core = places, places.a, core
         element, self._workers = places.a.element, VECTOR_CORES * spec.cores["aic"].count
+        self._unpacking = self._claim_unpacking()
         self._width = places.a.value_size
         self._rows = min(LOADED // self._width, MOST_ROWS)
         self._dy, self._y = (core.vecin(element, self._rows * self._width) for _ in range(2))
@@ -63,6 +68,17 @@ class Ends:
         self._column = core.tile(FLOAT32, align_up(self._rows, SUM_COPIES))
         if self._width > LANES:
             self._lanes = core.tile(FLOAT32, self._rows * LANES)
+        self._half = core.tile(FLOAT16, DISTANCE_COLUMNS) if places.distance_rows else None
+
+    def _claim_unpacking(self) -> Unpacking | None:
+        """The conversion of dropout's bits to bytes; its buffers are free afterwards."""
+        count = self._places.kept_bytes
+        if not count:
+            return None
+        share = align_up(ceil_div(align_up(count, BITS_UNIT), self._workers), BITS_UNIT)
+        found = Unpacking(self._core, count, share, min(share, MOST_BITS))
+        self._core.reset_buffers()
+        return found
 
     def claim_last(self) -> None:
         """Claim the buffers for after the tiles, in place of theirs."""
@@ -75,9 +91,15 @@ class Ends:
 
     def before(self) -> list[Step]:
         """Clear the sums, compute delta, and wait for all cores."""
-        cores = np.arange(self._workers)
+        cores, steps = np.arange(self._workers), []
         first = np.full(cores.size, FIRST, np.int64)
-        steps = [Step(self._make_zeros, (), cores, first)]
+        if self._unpacking is not None:
+            steps += [*self._unpacking.steps(FIRST), Step(self._core.end_stage, (), cores, first)]
+        if self._half is not None:
+            halves = (cores % VECTOR_CORES).tolist()
+            distances = [self._places.distances(half) for half in halves]
+            steps.append(Step(self._store_distances, (distances,), cores, first))
+        steps.append(Step(self._make_zeros, (), cores, first))
         zeros = self._wide_dy.count
         for name in SUMS:
             count = self._places.count(name)
@@ -98,6 +120,10 @@ class Ends:
         return Step(
             stage, arguments, np.full(count, core, np.int64), np.full(count, order, np.int64)
         )
+
+    def _store_distances(self, view: GmView) -> None:
+        assert self._half is not None
+        store_distances(self._core, self._half, view)
 
     def _make_zeros(self) -> None:
         self._core.duplicate(self._wide_dy, 0.0)

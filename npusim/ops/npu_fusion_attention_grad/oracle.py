@@ -6,26 +6,26 @@ on a card it is undefined.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
 from npusim.data.dtypes import Array
-from npusim.data.product import CubeOrder
 from npusim.devices.schema import DeviceSpec
-from npusim.ops._attention.check import Problem
 from npusim.ops._attention.fia_tiling import Rows
-from npusim.ops._attention.oracle_sums import F32, Single, away, nearest, row_sums
+from npusim.ops._attention.oracle_scores import Where, dropped, scaled
+from npusim.ops._attention.oracle_sums import F32, Multiply, Single, away, nearest, row_sums
 from npusim.ops._attention.problem import Attention
 from npusim.ops._attention.sides import sides_of
-from npusim.ops._matmul_oracle import cube_product
 from npusim.ops.npu_fusion_attention_grad.cube import SLICE
 from npusim.ops.npu_fusion_attention_grad.tiles import SIDES, Tile, schedule
 
 
-def gradients(problem: Problem, spec: DeviceSpec, order: CubeOrder) -> tuple[Array, ...]:
+def gradients(
+    a: Attention, arrays: Mapping[str, Array], spec: DeviceSpec, multiply: Multiply
+) -> tuple[Array, ...]:
     """The gradients of query, key and value."""
-    a = problem.attention
-    arrays = {each.name: np.asarray(each.array) for each in problem.inputs}
     names = ("query", "key", "value")
     sums = [np.zeros(arrays[name].size, F32) for name in names]
     every = sorted(schedule(a, spec.cores["aic"].count), key=lambda x: (x.core, x.number))
@@ -34,7 +34,7 @@ def gradients(problem: Problem, spec: DeviceSpec, order: CubeOrder) -> tuple[Arr
             views = [
                 _rows(a, SIDES[name], flat, tile) for name, flat in zip(names, sums, strict=True)
             ]
-            for view, parts in zip(views, _of_tile(a, arrays, tile, order), strict=True):
+            for view, parts in zip(views, _of_tile(a, arrays, tile, multiply), strict=True):
                 for here, part in parts:
                     view[here] += part
         scaled = [sums[0] * F32(a.scale), sums[1] * F32(a.scale), sums[2]]
@@ -49,7 +49,7 @@ Parts = list[tuple[slice, Single]]
 
 
 def _of_tile(
-    a: Attention, arrays: dict[str, Array], tile: Tile, order: CubeOrder
+    a: Attention, arrays: Mapping[str, Array], tile: Tile, multiply: Multiply
 ) -> tuple[Parts, Parts, Parts]:
     """The contributions of *tile* to the sums of its tokens, and twice to those of its keys."""
 
@@ -62,18 +62,20 @@ def _of_tile(
         _rows(a, name, arrays[name].reshape(-1), tile)[:, :1]
         for name in ("softmax_max", "softmax_sum")
     )
-    scores = cube_product(query, key.T, order=order) * F32(a.scale)
+    tokens, keys = np.arange(tile.tokens) + tile.token, np.arange(tile.keys) + tile.key
+    where = Where(tile.request, np.full(tile.tokens, tile.head), tokens, keys)
+    scores = scaled(a, arrays, where, multiply(query, key.T))
     scores = np.where(_hidden(a, arrays, tile), F32(a.hidden), scores)
     shares: Single = np.asarray(nearest(np.exp, scores - largest) / total, F32)
-    slopes = cube_product(dy, value.T, order=order)
+    slopes = dropped(a, arrays, where, multiply(dy, value.T))
     differences = away(np.asarray((slopes - delta[:, None]) * shares, F32), a.element)
     every = slice(0, tile.tokens)
     of_query = [
-        (every, cube_product(differences[:, here], key[here], order=order))
+        (every, multiply(differences[:, here], key[here]))
         for here in (slice(start, start + SLICE) for start in range(0, tile.keys, SLICE))
     ]
-    of_key = cube_product(differences.T, query, order=order)
-    of_value = cube_product(away(shares, a.element).T, dy, order=order)
+    of_key = multiply(differences.T, query)
+    of_value = multiply(away(dropped(a, arrays, where, shares), a.element).T, dy)
     own = slice(0, tile.keys)
     return of_query, [(own, of_key)], [(own, of_value)]
 
@@ -92,7 +94,7 @@ def _rows(a: Attention, name: str, flat: Array, tile: Tile) -> Array:
     )
 
 
-def _hidden(a: Attention, arrays: dict[str, Array], tile: Tile) -> NDArray[np.bool_]:
+def _hidden(a: Attention, arrays: Mapping[str, Array], tile: Tile) -> NDArray[np.bool_]:
     """The mask of keys that are hidden from each token."""
     tokens, keys = np.arange(tile.tokens) + tile.token, np.arange(tile.keys) + tile.key
     apart = keys - tokens[:, None]

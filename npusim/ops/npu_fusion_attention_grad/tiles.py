@@ -9,6 +9,7 @@ head, in a head by their keys, then by their tokens, and assigned to the cube co
     weights, differences     the results from them, in the type of query
     query_sum ...            the gradients in fp32, laid out as their tensors
     delta                    rowsum(dy * attention_in), eight times, head by head
+    kept, distances          of dropout, and of pse_type 2 and 3, as in forward
 
 The first four are workspaces of each core, with two slots each, used alternately by tiles; some
 calls have them as fractals, each 16 columns of all tokens.
@@ -27,7 +28,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from npusim.data.dtypes import BFLOAT16, FLOAT32, DType
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 from npusim.data.integers import align_up, ceil_div
 from npusim.kernel.program import Binding
 from npusim.kernel.views import GmView
@@ -53,6 +54,8 @@ SIDES = {
 }  # fmt: skip
 """Tensor or workspace -> the one whose tokens have the same locations."""
 SUMS = ("query_sum", "key_sum", "value_sum")
+DISTANCE_ROWS, DISTANCE_COLUMNS = 128, 256
+"""Most tokens and keys of a loop of a vector core, for which it stores distances."""
 
 
 class Tile(NamedTuple):
@@ -219,13 +222,39 @@ class Places:
         found = {name: dtype.nbytes(slots) for name, dtype in self._of_tile.items()}
         found |= {name: FLOAT32.nbytes(self.count(name)) for name in SUMS}
         rows = self.count("dy") // self.a.value_size
-        return found | {"delta": FLOAT32.nbytes(rows * SUM_COPIES)}
+        found |= {"delta": FLOAT32.nbytes(rows * SUM_COPIES), "kept": self.kept_bytes}
+        found["distances"] = self.cores * SLOTS * self._distance_bytes
+        return {name: nbytes for name, nbytes in found.items() if nbytes}
 
     def of_core(self, core: int) -> dict[str, Binding]:
         """The bindings of its workspaces' names on a core."""
         slots = core * SLOTS * self._slot_elements
         found = {name: Binding(name, dtype.nbytes(slots)) for name, dtype in self._of_tile.items()}
-        return found | {name: Binding(name) for name in (*SUMS, "delta")}
+        found |= {name: Binding(name) for name in (*SUMS, "delta", "kept")}
+        if self.distance_rows:
+            found["distances"] = Binding("distances", core * SLOTS * self._distance_bytes)
+        return {name: binding for name, binding in found.items() if name in self.workspaces}
+
+    @cached_property
+    def kept_bytes(self) -> int:
+        """Bytes of a dropout mask that is stored as bytes; 0 if there is none."""
+        dropout = self.a.dropout
+        return 0 if dropout is None or not dropout.in_bytes else self.a.score_count
+
+    @cached_property
+    def distance_rows(self) -> int:
+        """Rows of the distances from which a vector core makes a bias; 0 without any."""
+        bias = self.a.bias
+        return 0 if bias is None or bias.kind != "slopes" else DISTANCE_ROWS
+
+    @property
+    def _distance_bytes(self) -> int:
+        return FLOAT16.nbytes(self.distance_rows * DISTANCE_COLUMNS)
+
+    def distances(self, half: int) -> GmView:
+        """The distances of a vector core of a group."""
+        rows, columns = self.distance_rows, DISTANCE_COLUMNS
+        return GmView("distances", FLOAT16, rows, columns, columns, half * self._distance_bytes)
 
     def slot(self, name: str, tile: Tile) -> GmView:
         """The slot of *tile* in the workspace *name* of its core."""

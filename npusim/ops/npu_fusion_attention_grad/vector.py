@@ -18,13 +18,14 @@ and waits these are).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from npusim.data.dtypes import FLOAT16, FLOAT32, UINT8
 from npusim.data.integers import align_up, ceil_div
-from npusim.isa import Local
+from npusim.isa import BLOCK_BYTES, Local
 from npusim.kernel.core import TileQueue
 from npusim.kernel.launch import VECTOR_CORES_OF_A_GROUP as VECTOR_CORES
 from npusim.kernel.rows import pieces
@@ -37,6 +38,7 @@ from npusim.ops._attention.fia_tiling import Rows, Run
 from npusim.ops._attention.fia_vector import COMPARED, MaskStep, mask_step, stencil
 from npusim.ops._attention.places import joined
 from npusim.ops._attention.problem import MASK_EXTENT, SUM_COPIES
+from npusim.ops._attention.scores_vector import BiasPart, Dropping, Place, ScoreBias
 from npusim.ops.npu_fusion_attention_grad.cube import SCORES_READY, TURNS, WEIGHTS_READY
 from npusim.ops.npu_fusion_attention_grad.fractals import (
     half_pitch,
@@ -50,6 +52,8 @@ ELEMENTS, LOOP_KEYS, LOOP_TOKENS = 8192, 256, 128
 """Elements of a loop, and its most keys and tokens."""
 GAPS = 256
 """The most elements in the gaps between the fractals of a loop."""
+KEPT_BYTES = LOOP_TOKENS * BLOCK_BYTES
+"""Bytes of the bits of dropout: a block for each token."""
 
 
 class Part(NamedTuple):
@@ -107,17 +111,28 @@ def loops_of(part: Part, *, has_fractals: bool) -> Iterator[Loop]:
         yield from (Loop(*row, *key) for row in rows for key in keys)
 
 
-Work = tuple[tuple[Loop, tuple[MaskStep, ...]], ...]
-"""Loops, and the masks for the scores of each."""
+class Extras(NamedTuple):
+    """What a loop needs besides the matrices of its tile."""
+
+    masks: tuple[MaskStep, ...] = ()
+    bias: BiasPart | None = None
+    kept: GmView | None = None
+
+
+Work = tuple[tuple[Loop, Extras], ...]
+"""Loops, and the extras of each."""
 
 
 class Vector:
     """Writes the vector cores' processing of tiles."""
 
     def __init__(self, places: Places, core: VectorCore) -> None:
-        self._places, self._a, self._core = places, places.a, core
+        self._places, self._core = places, core
+        self._a = a = places.a
         # A buffer may be filled again when the results from it have been stored.
-        room = ELEMENTS + GAPS
+        self._in_bytes = a.dropout is not None and a.dropout.in_bytes
+        # A mask in bytes takes the room of gaps between fractals, of which such calls have none.
+        room = ELEMENTS + (0 if self._in_bytes else GAPS)
         self._scores, self._slopes = (core.tiles(FLOAT32, room, "mte2", "mte3") for _ in range(2))
         self._weights, self._differences = (core.tile(self._a.element, room) for _ in range(2))
         self._shares = core.tile(FLOAT32, ELEMENTS)
@@ -129,6 +144,11 @@ class Vector:
         self._sums = core.tile(FLOAT32, 2 * LOOP_TOKENS * SUM_COPIES)
         self._delta = core.tile(FLOAT32, LOOP_TOKENS * SUM_COPIES)
         self._mask = core.tile(UINT8, ELEMENTS)
+        self._bias = ScoreBias(core, a, self._scratch)
+        self._dropping = None
+        if a.dropout is not None:
+            self._dropping = Dropping(core, a.dropout, self._scratch)
+            self._kept = core.vecin(UINT8, ELEMENTS if self._in_bytes else KEPT_BYTES)
 
     def step(self) -> Step:
         """The step of all tiles."""
@@ -151,8 +171,15 @@ class Vector:
         names = ("scores", "slopes", "weights", "differences")
         of_rows = ("softmax_max", "softmax_sum", "delta")
         # A mask is the same for all heads, wherever the tile runs.
+        has_head = self._a.bias is not None or self._a.dropout is not None
         keys = [
-            (x._replace(tile=x.tile._replace(head=0, core=0, number=0, is_last=False)),)
+            (
+                x._replace(
+                    tile=x.tile._replace(
+                        head=x.tile.head * has_head, core=0, number=0, is_last=False
+                    )
+                ),
+            )
             for x in parts
         ]
         core = np.array([VECTOR_CORES * x.tile.core + x.half for x in parts], np.int64)
@@ -175,12 +202,12 @@ class Vector:
         """Process a vector core's part of a tile, loop by loop."""
         core = self._core
         core.cross_core_wait_flag("group", "scalar", SCORES_READY)
-        for (row, rows, key, keys), masks in work:
+        for (row, rows, key, keys), extras in work:
             place, own = ((row, rows), (key, keys)), slice(row, row + rows)
             slots = (scores, slopes, weights, differences)
             tiles = (self._places.part(slot, *place) for slot in slots)
             sums = (view[own, :] for view in (largest, total, delta))
-            repeat(core, self._loop, (rows, keys), *tiles, *sums, masks)
+            repeat(core, self._loop, (rows, keys), *tiles, *sums, extras)
         if not work:
             # A core without rows must not get ahead of the cube either.
             core.sync("mte2", "mte3")
@@ -196,14 +223,15 @@ class Vector:
         largest: GmView,
         total: GmView,
         delta: GmView,
-        masks: tuple[MaskStep, ...],
+        extras: Extras,
     ) -> None:
         """Convert scores of *shape* to weights, then slopes to differences."""
         core, shares = self._core, self._shares
-        plane = self._loaded(self._scores, scores, shape, (total, largest), masks[:1])
+        first = extras._replace(masks=extras.masks[:1])
+        plane = self._loaded(self._scores, scores, shape, (total, largest), first)
         block = plane.rows * SUM_COPIES
-        core.mul(plane.whole, plane.whole, self._a.scale)
-        for number, mask in enumerate(masks):
+        self._bias.scale(plane, extras.bias, self._weights)
+        for number, mask in enumerate(extras.masks):
             if number:
                 core.sync("vector", "mte2")
                 self._load_mask(mask, plane.pitch)
@@ -213,9 +241,17 @@ class Vector:
         found = WidePlane(shares, plane.rows, plane.columns, plane.pitch)
         core.exp(found.whole, plane.whole)
         by_rows(core, "div", found, self._sums[:block])
-        self._store(self._scores, plane, found, self._weights, weights)
+        dropped = found
+        if self._dropping is not None:
+            dropped = replace(found, tile=plane.tile)
+            kept = self._kept.deque()
+            self._dropping.drop(dropped.tile, found, kept)
+        self._store(self._scores, plane, dropped, self._weights, weights)
 
-        plane = self._loaded(self._slopes, slopes, shape, (delta,), ())
+        plane = self._loaded(self._slopes, slopes, shape, (delta,), Extras())
+        if self._dropping is not None:
+            self._dropping.drop(plane.tile, plane, kept)
+            self._kept.free(kept)
         by_rows(core, "sub", plane, self._delta[:block])
         core.mul(plane.whole, plane.whole, found.whole)
         self._store(self._slopes, plane, plane, self._differences, differences)
@@ -226,17 +262,23 @@ class Vector:
         view: GmView,
         shape: tuple[int, int],
         sums: tuple[GmView, ...],
-        masks: tuple[MaskStep, ...],
+        extras: Extras,
     ) -> WidePlane:
-        """*view* in a buffer of *queue* as rows, with their sums, and a mask."""
+        """*view* in a buffer of *queue* as rows, with their sums and the *extras*."""
         core, (rows, columns), tile = self._core, shape, queue.alloc()
         pitch = align_up(columns, KEYS_ALIGNED)
         first = self._delta if len(sums) == 1 else self._sums
         for number, of_rows in enumerate(sums):
             count = rows * SUM_COPIES
             core.fill(first[number * count :][:count], joined(of_rows), SUM_COPIES)
-        for mask in masks:
+        if extras.bias is not None:
+            core.fill(self._weights, extras.bias.values, pitch)
+        for mask in extras.masks:
             self._load_mask(mask, pitch)
+        if extras.kept is not None and self._dropping is not None:
+            kept = self._kept.alloc()
+            self._dropping.load(kept, extras.kept, pitch)
+            self._kept.enque(kept)
         core.fill(tile, view, wide_pitch(rows) if self._places.has_fractals else pitch)
         queue.enque(tile)
         core.sync("mte2", "vector")
@@ -258,12 +300,26 @@ class Vector:
         core.put_rows(out, view, pitch)
         queue.free(plane.tile)
 
-    # ---- masks ----
+    # ---- masks, pse and dropout ----
 
     def _work(self, part: Part) -> Work:
-        """The loops of *part*, and the masks for each; none if all scores are visible."""
+        """The loops of *part* with their extras; no masks if all scores are visible."""
         loops = loops_of(part, has_fractals=self._places.has_fractals)
-        return tuple((loop, tuple(self._masks_of(part, loop))) for loop in loops)
+        return tuple((loop, self._extras(part, loop)) for loop in loops)
+
+    def _extras(self, part: Part, loop: Loop) -> Extras:
+        tile = part.tile
+        place = Place(
+            tile.request, tile.head,
+            tile.token + part.row + loop.row, loop.rows, tile.key + part.key + loop.key, loop.keys,
+        )  # fmt: skip
+        distances = None
+        if self._places.distance_rows:
+            distances = self._places.distances(part.half)[: loop.rows, : loop.keys]
+        is_cached = (loop.row, loop.key) != (0, 0)
+        bias = self._bias.part(place, distances, is_cached=is_cached)
+        kept = self._dropping.view(place) if self._dropping is not None else None
+        return Extras(tuple(self._masks_of(part, loop)), bias, kept)
 
     def _masks_of(self, part: Part, loop: Loop) -> Iterator[MaskStep]:
         every, request = Rows(self._a), part.tile.request

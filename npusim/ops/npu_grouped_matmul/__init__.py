@@ -22,12 +22,13 @@
 
 from __future__ import annotations
 
-from npusim.ops._protocol import Operator
+from npusim.ops._operands import words_of
+from npusim.ops._protocol import Operator, Reads
 from npusim.ops._torch import TorchArguments, TorchFunction
 from npusim.ops.npu_grouped_matmul.check import check
 from npusim.ops.npu_grouped_matmul.oracle import at_once, oracle
 from npusim.ops.npu_grouped_matmul.shapes import torch_outputs_of
-from npusim.ops.npu_grouped_matmul.support import SUPPORT, TEMPLATES
+from npusim.ops.npu_grouped_matmul.support import ALONG_K, EACH, ROWS, SUPPORT, TEMPLATES
 from npusim.ops.npu_grouped_matmul.templates import build, tile
 
 __all__ = ["OPERATOR"]
@@ -50,6 +51,19 @@ def _acl(given: TorchArguments) -> str:
     return f"aclnnGroupedMatmul{'WeightNz' if is_nz else 'V5'}"
 
 
+def _refused(given: TorchArguments) -> str | None:
+    """The error without a valid group_type (op-plugin@517f2e7, GroupedMatmulKernelNpuOpApi.cpp)."""
+    kind = given["group_type"]
+    if kind is None:
+        return "Requires manual passing group_type, current is None."
+    if kind in (EACH, ROWS, ALONG_K):
+        return None
+    return (
+        "Use Tensor input with current cann version, The group type must be -1, 0 or 2, but now is "
+        f"[{kind}]"
+    )
+
+
 TORCH = (
     TorchFunction(
         schema=f"npu_grouped_matmul({LISTS}, Tensor? group_list=None, {ACTIVATION}, "
@@ -57,6 +71,7 @@ TORCH = (
         f"int? weight_dtype=None, int? scale_dtype=None, int? per_token_scale_dtype=None) "
         f"-> Tensor[]",
         aclnn=_acl,
+        refused=_refused,
         outputs=torch_outputs_of,
         dtypes={"output_dtype": {}},
         defaults=DEFAULTS,
@@ -84,5 +99,6 @@ OPERATOR = Operator(
     templates=TEMPLATES,
     flags_may_stay_up=True,
     value_dependent_inputs=("group_list",),
+    contract_reads=(Reads(operands=("scale",), finds=words_of, converts=True),),
     torch=TORCH,
 )

@@ -177,7 +177,7 @@ def _a8w8(group: _Group) -> Array:
         return acc
     with np.errstate(all="ignore"):
         if group.p.types.output is INT8:
-            return fixpipe_int8(acc.astype(F32), group.scale.astype(np.int64))
+            return fixpipe_int8(acc, group.scale.astype(np.int64))
         values = acc.astype(F32) * group.scale.astype(F32)
         if group.per_token_scale is not None or group.p.act_type:
             # A zero of either sign becomes positive here.

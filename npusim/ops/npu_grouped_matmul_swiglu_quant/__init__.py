@@ -25,9 +25,10 @@ what the memory held.
 
 * A2 and A3. weight is int8 `(e, k, n)` in FRACTAL_NZ, as aclnn requires; torch_npu requires no
   layout. n is a multiple of 32 and at most 10240, k below 65536.
-* weight may be packed int4, `(e, k, n / 8)` int32 in FRACTAL_NZ: with words as weight_scale, one
-  for each 256 of k, `(e, k / 256, n)`, or `(e, 1, n)`, and the bias `(e, n)`, in which the caller
-  passes 8 times the sums of the scaled columns. How its sums are tiled is assumed.
+* weight may be packed int4, `(e, k, n / 8)` int32 in FRACTAL_NZ, k below 20000: with words as
+  weight_scale, for each column, `(e, n)`, or for each group of k too, `(e, groups, n)`, and the
+  bias `(e, n)`, in which the caller passes 8 times the sums of the scaled columns. Groups are
+  multiples of 16, which is assumed. How its sums are tiled is assumed.
 * bias is for int4 only, and offset must be omitted.
 
 Sources: ops-transformer@c29bc10 gmm/grouped_matmul_swiglu_quant, op_kernel and op_host;
@@ -42,6 +43,7 @@ from npusim.data.dtypes import Array
 from npusim.ops import _vocabulary as ops
 from npusim.ops._int4_matmul import digit_sums, unpacked
 from npusim.ops._matmul_oracle import exact_int
+from npusim.ops._operands import words_of
 from npusim.ops._swish import exp_plus_1_of
 from npusim.ops.npu_grouped_matmul_swiglu_quant.check import SUPPORT, check
 from npusim.ops.npu_grouped_matmul_swiglu_quant.kernel import build, tile
@@ -72,7 +74,8 @@ def oracle(given: ops.Given) -> tuple[Array, Array, Array]:
                     acc = exact_int(x[rows], whole[expert]).astype(F32)
                     values = (acc * tokens) * weight_scale[expert].astype(F32)
                 else:
-                    sums = digit_sums(x[rows], whole[expert], weight_scale[expert])
+                    words = np.atleast_2d(weight_scale[expert])
+                    sums = digit_sums(x[rows], whole[expert], words)
                     values = (sums + bias[expert]) * tokens
                 y[rows], scales[rows] = _quantised(values)
         start = end
@@ -113,5 +116,6 @@ OPERATOR = ops.Operator(
     build=build,
     oracle=oracle,
     value_dependent_inputs=("group_list",),
+    contract_reads=(ops.Reads(operands=("weight_scale",), finds=words_of, converts=True),),
     torch=(TORCH,),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -24,13 +25,10 @@ from npusim.data.tensor import Operand, TensorSpec
 from npusim.kernel import share
 from npusim.kernel.steps import Integers
 from npusim.ops import _vocabulary as ops
-from npusim.ops._int4_matmul import MAX_ROW
 from npusim.ops._operands import fixpipe_words, logical_shape
 
-LARGEST_K = 65535
+LARGEST_K, LARGEST_K_OF_INT4 = 65535, 19999
 LARGEST_N = 10240
-GROUP_K = 256
-"""k of a group with its own scales (assumed to be that of npu_grouped_matmul)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +39,7 @@ class Problem(ops.Problem):
     weight: Operand
     group_list: Operand
     weight_scale: Operand
-    """`(experts, n)`, or words `(experts, groups of k, n)` with int4."""
+    """`(experts, n)`; with int4 words of columns, or of groups of k, `(experts, groups, n)`."""
     x_scale: Operand
     bias: Operand | None
     """`(experts, n)`, with int4: added to the sums of digits."""
@@ -71,7 +69,7 @@ class Problem(ops.Problem):
     @property
     def groups_of_k(self) -> int:
         """The number of groups of k with separate scales."""
-        return self.weight_scale.shape[1] if self.is_int4 else 1
+        return prod(self.weight_scale.shape[1:-1])
 
     @property
     def experts(self) -> int:
@@ -166,12 +164,19 @@ def _parameters(
 def _check_words(contract: ops.Contract, words: Operand, sizes: tuple[int, int, int]) -> None:
     """Check scales of columns or of groups of k, for a weight with these experts, k and n."""
     experts, k, n = sizes
-    counts = (1,) if k % GROUP_K else (1, k // GROUP_K)
+    groups = words.shape[1:2]
     contract.require_shape(
         words,
-        *((experts, count, n) for count in counts),
-        when=f" with int4 and k = {k}",
-        remedy=f"pass a word for each {GROUP_K} of k, or for all",
+        (experts, n),
+        (experts, *groups, n),
+        when=" with int4",
+        remedy="pass a word for each expert and column, or for each group of k as well",
+    )
+    count = prod(words.shape[1:-1])
+    contract.require(
+        count > 0 and k % (count * FRACTAL_ROWS) == 0,
+        f"weight_scale must have a number of groups that divides k = {k} into multiples of "
+        f"{FRACTAL_ROWS}, not {count}; pass a word for each of larger groups",
     )
 
 
@@ -188,7 +193,7 @@ def _check_shapes(contract: ops.Contract, x: Operand, weight: Operand, element: 
         f"weight must have as many rows as x has columns, {x.shape[1]}, not {k}; pass x as (m, k) "
         f"and weight as (e, k, n)",
     )
-    longest = MAX_ROW if element is INT4 else LARGEST_K
+    longest = LARGEST_K_OF_INT4 if element is INT4 else LARGEST_K
     contract.require(
         k <= longest and n <= LARGEST_N,
         f"k must be at most {longest} and n at most {LARGEST_N}, not {k} and {n}; call "

@@ -37,7 +37,7 @@ QuantMatmulKernelNpuOpApi.cpp:
   its time is part of the call's. int64 and uint64 scales are taken as such words, in one launch.
   The kernel never reads the offset itself: with a packed scale it has no effect.
 * Packed scales may also be (1, n), like the result in torch_npu-npu_trans_quant_param.md.
-* Words that request a shift (bit 36), and for int8 those without the sign bit (46), are refused.
+* Words without the sign bit (46) make an int8 output hold uint8, which a warning says.
 * int32 matrices hold int4, eight an element, the lowest bits first: x1 (m, k/8); x2 (k, n/8), or
   the transposed view of (n, k/8). A2 and A3 only; the output is float16 or bfloat16.
 * x2 in FRACTAL_NZ is int8. On 310P it must be the transposed view of (n, k); aclnn converts an ND
@@ -65,7 +65,7 @@ from npusim.ops._protocol import EarlierCall
 from npusim.ops._torch import Result, Sizes, TorchArguments, TorchFunction, TorchTensor, columns_of
 from npusim.ops.npu_quant_matmul.check import SUPPORT, Problem, Template, check
 from npusim.ops.npu_quant_matmul.kernel import build
-from npusim.ops.npu_quant_matmul.oracle import oracle
+from npusim.ops.npu_quant_matmul.oracle import at_once, oracle
 from npusim.ops.npu_quant_matmul.tiling import Plan, tile
 
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
@@ -107,10 +107,12 @@ OPERATOR = ops.Operator(
     support=SUPPORT,
     contract=check,
     oracle=oracle,
+    at_once=at_once,
     prologue=_prologue,
     tile=tile,
     build=build,
     templates=get_args(Template),
     flags_may_stay_up=True,
+    contract_reads=(ops.Reads(operands=("scale", "offset"), converts=True),),
     torch=(TORCH,),
 )

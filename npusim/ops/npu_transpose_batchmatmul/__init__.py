@@ -80,5 +80,6 @@ OPERATOR = ops.Operator(
     oracle=oracle,
     tile=tile,
     build=build,
+    contract_reads=(ops.Reads(operands=("scale",), converts=True),),
     torch=(TORCH,),
 )

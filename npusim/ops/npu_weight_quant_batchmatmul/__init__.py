@@ -80,11 +80,12 @@ from npusim.data.arguments import Arguments
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Block
 from npusim.ops import _vocabulary as ops
+from npusim.ops._operands import words_of
 from npusim.ops._protocol import EarlierCall
 from npusim.ops._torch import Result, columns_of
 from npusim.ops.npu_weight_quant_batchmatmul.check import SUPPORT, check
 from npusim.ops.npu_weight_quant_batchmatmul.choice import Choice, Template
-from npusim.ops.npu_weight_quant_batchmatmul.oracle import oracle
+from npusim.ops.npu_weight_quant_batchmatmul.oracle import at_once, oracle
 from npusim.ops.npu_weight_quant_batchmatmul.problem import Plan, Problem
 
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
@@ -148,9 +149,14 @@ OPERATOR = ops.Operator(
     tile=tile,
     build=build,
     oracle=oracle,
+    at_once=at_once,
     templates=get_args(Template),
     extras="bool deterministic=False",
     flags_may_stay_up=True,
+    contract_reads=(
+        ops.Reads(operands=("antiquant_scale",), finds=words_of),
+        ops.Reads(operands=("quant_scale", "quant_offset"), converts=True),
+    ),
     torch=(
         ops.TorchFunction(
             schema="npu_weight_quant_batchmatmul(Tensor x, Tensor weight, Tensor antiquant_scale, "

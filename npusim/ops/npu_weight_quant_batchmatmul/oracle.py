@@ -19,10 +19,19 @@ import numpy as np
 from npusim import devices
 from npusim.data.dtypes import FLOAT16, Array, cast
 from npusim.data.errors import DocumentWarning
+from npusim.data.few_rows import few_rows_product
+from npusim.data.int_product import int_product
 from npusim.data.tensor import Operand, is_transposed
 from npusim.ops._digits import away, fitted, pair_sum
 from npusim.ops._int4_matmul import unpacked
-from npusim.ops._matmul_oracle import cube_product, exact_int, fixpipe_int8, scale_of_words
+from npusim.ops._matmul_oracle import (
+    IntProduct,
+    cube_product,
+    exact_int,
+    fixpipe_int8,
+    scale_of_words,
+)
+from npusim.ops._oracle import without_nan
 from npusim.ops._vocabulary import Contract, Given
 from npusim.ops.npu_weight_quant_batchmatmul.check import SUPPORT, check
 from npusim.ops.npu_weight_quant_batchmatmul.choice import (
@@ -44,7 +53,15 @@ def oracle(given: Given) -> Array:
 
     The chip determines the template, how many cores share k, and the handling of overflow.
     """
-    call = Inputs.of(given)
+    return _computed(Inputs.of(given, cube_product, exact_int))
+
+
+def at_once(given: Given, *_: object) -> Array | None:
+    """The same with faster products."""
+    return without_nan(_computed(Inputs.of(given, few_rows_product, int_product)))
+
+
+def _computed(call: Inputs) -> Array:
     with np.errstate(all="ignore"):
         choice = call.p.choice
         y = TEMPLATES[choice.template, choice.form](call)
@@ -57,6 +74,9 @@ class Inputs:
 
     given: Given
     p: Problem
+    multiply: Callable[..., Array]
+    """Multiplies floats: see :func:`cube_product`."""
+    multiply_int: IntProduct
     cube_cores: int
     x: Array
     """`(m, k)`, fp16 or bf16."""
@@ -72,7 +92,7 @@ class Inputs:
     """`(1, n)` float32."""
 
     @staticmethod
-    def of(given: Given) -> Inputs:
+    def of(given: Given, multiply: Callable[..., Array], multiply_int: IntProduct) -> Inputs:
         """The inputs of a call, whatever their layout."""
         spec = given.spec or devices.load(DEFAULT)
         with catch_warnings():
@@ -84,6 +104,8 @@ class Inputs:
         return Inputs(
             given,
             p,
+            multiply,
+            multiply_int,
             spec.cores["aic"].count if "aic" in spec.cores else 0,
             np.asarray(given.x),
             weight,
@@ -125,7 +147,7 @@ class Inputs:
     def cube(self, weight: Array, start: int = 0, bias: Array | None = None) -> Array:
         """The columns of x from *start* on times *weight*, float32; sums start with *bias*."""
         x = self.x[:, start : start + len(weight)]
-        return cube_product(x, weight, bias, self.given.cube_order)
+        return self.multiply(x, weight, bias, self.given.cube_order)
 
     def zeros(self) -> Array:
         """`(m, n)` float32."""
@@ -253,7 +275,7 @@ def multicore(call: Inputs, *, precise: bool = False) -> Array:
         total = (halving_sum(undone) + halving_sum(rest)) * largest
     else:
         total = halving_sum(x) if x.shape[1] >= 4096 else lanes_sum(x)
-    products = [exact_int(fitted(a), call.weight).astype(F32) for a in (first, second)]
+    products = [call.multiply_int(fitted(a), call.weight).astype(F32) for a in (first, second)]
     y = products[0] * (F32(1) / FIRST) + products[1] * (F32(1) / SECOND)
     y = y * largest
     if call.offset is not None:
@@ -277,7 +299,7 @@ def msd_split_k(call: Inputs) -> Array:
         block, weight = x[:, start : start + depth], call.weight[start : start + depth]
         largest, u = absmax(block), call.zeros()
         for a, undo in zip(digits.split(block, largest), digits.weights, strict=True):
-            u = exact_int(a[:, : len(weight)], weight).astype(F32) * F32(undo) + u
+            u = call.multiply_int(a[:, : len(weight)], weight).astype(F32) * F32(undo) + u
         y = (u * scale) * largest + y
     return y if call.bias is None else y + call.bias
 
@@ -345,7 +367,7 @@ def _group_product(call: Inputs, group: int) -> Array:
     """
     size, digits, x = call.traits.group_size, scheme_of(call.traits), _group_x(call, group)
     weight = call.weight[group * size : (group + 1) * size]
-    products = [exact_int(a, weight).astype(F32) for a in digits.split(x, absmax(x))]
+    products = [call.multiply_int(a, weight).astype(F32) for a in digits.split(x, absmax(x))]
     if call.given.inner_precise and call.traits.weight == "int4":
         return in_half(call, products) * F32(digits.weights[0])
     total = products[0] * F32(digits.weights[0])

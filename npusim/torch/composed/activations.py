@@ -1,14 +1,15 @@
 """Gated activations composed of torch operations; 16-bit floats are computed in float32.
 
 Sources: op-plugin@517f2e7, the documents torch_npu-npu_gelu_mul.md,
-torch_npu-npu_clipped_swiglu.md and torch_npu-npu_group_norm_swish.md.
+torch_npu-npu_clipped_swiglu.md and torch_npu-npu_group_norm_swish.md, and the schema of npu_geglu;
+that its gelu is one of the second half by default is how aclnnGeGluV3 is documented.
 """
 
 from __future__ import annotations
 
 import torch
 
-__all__ = ["clipped_swiglu", "gelu", "gelu_mul", "group_norm_swish"]
+__all__ = ["clipped_swiglu", "geglu", "gelu", "gelu_mul", "group_norm_swish"]
 
 ROOT_HALF = 0.5**0.5
 
@@ -24,6 +25,17 @@ def gelu_mul(input: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
     """gelu of the first half of a row, times the second half."""
     first, second = input.float().chunk(2, -1)
     return (gelu(first, approximate) * second).to(input.dtype)
+
+
+def geglu(
+    input: torch.Tensor, dim: int = -1, approximate: int = 1, activate_left: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One half of *input* along *dim* times the gelu of the other, and that gelu; by erf if
+    *approximate* is 0."""
+    left, right = input.float().chunk(2, dim)
+    inner, other = (left, right) if activate_left else (right, left)
+    found = gelu(inner, "tanh" if approximate else "none")
+    return (other * found).to(input.dtype), found.to(input.dtype)
 
 
 def clipped_swiglu(

@@ -7,7 +7,8 @@ parallel to other kernels (op-plugin@517f2e7, FlashAttentionKernelNpuOpApi.cpp).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import prod
 
 import numpy as np
@@ -17,7 +18,15 @@ from npusim.data.errors import Code, OpError
 from npusim.torch import card, generator, shapes
 from npusim.torch.relabel import to_npu
 
-__all__ = ["drawn", "kept_bits", "mask_bytes", "npu_dropout_gen_mask"]
+__all__ = [
+    "drawn",
+    "dropout_with_add_softmax",
+    "kept_bits",
+    "mask_bytes",
+    "npu_dropout_gen_mask",
+    "renewed",
+    "require_renewed",
+]
 
 MASK_UNIT = 128
 """The number of bits of a mask is a multiple of this."""
@@ -57,19 +66,52 @@ def npu_dropout_gen_mask(
     return to_npu(found) if input.is_npu else found
 
 
-def drawn() -> tuple[int, int]:
-    """Seed and offset of the next mask, from the card's generator.
+_renewed = False
+"""Whether the function that runs renews seed and offset in each replay of a graph."""
 
-    The gradient uses the same seed and offset, but a replayed graph would not renew them for it.
-    During capture a card therefore refuses all versions but npu_fusion_attention_v3
-    (NPUGeneratorImpl.cpp, philox_engine_inputs).
+
+@contextmanager
+def renewed() -> Iterator[None]:
+    """Allow masks during capture of a graph: their seeds and offsets are renewed in replays."""
+    global _renewed
+    outer, _renewed = _renewed, True
+    try:
+        yield
+    finally:
+        _renewed = outer
+
+
+def require_renewed() -> None:
+    """Raise OpError during capture of a graph, except by functions that are :func:`renewed`.
+
+    The gradient uses the seed and offset of forward, but a replayed graph would not renew integers
+    for it. A card therefore refuses all versions but npu_fusion_attention_v3, where they are
+    tensors (NPUGeneratorImpl.cpp, philox_engine_inputs).
     """
-    if generator.is_captured():
+    if generator.is_captured() and not _renewed:
         raise OpError(
             Code.UNSUPPORTED,
             "npu_fusion_attention: keep_prob must be 1 while a graph is captured, but is less; "
-            "run what drops outside of the graph",
+            "call npu_fusion_attention_v3 and npu_fusion_attention_grad_v3",
         )
+
+
+def drawn() -> tuple[int, int]:
+    """Seed and offset of the next mask, from the card's generator."""
+    require_renewed()
     seed, offset = generator.default_generators[0].next_place()
     # The schema passes the seed as a signed integer of 64 bits.
     return seed % 2**63, offset
+
+
+def dropout_with_add_softmax(
+    input: torch.Tensor, x1: torch.Tensor, alpha: float, prob: float, dim: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The mask, the softmax of `x1 + alpha * input` along *dim*, and its dropout with probability
+    *prob* of zero."""
+    shares = torch.softmax(x1.float() + alpha * input.float(), dim).to(x1.dtype)
+    mask = npu_dropout_gen_mask(x1, x1.shape, prob, *drawn())
+    bits = 1 << torch.arange(8, dtype=torch.int32, device=x1.device)
+    kept = (mask.int()[:, None] & bits).bool().flatten()[: x1.numel()].reshape(x1.shape)
+    dropped = shares * kept * (0.0 if prob == 1 else 1 / (1 - prob))
+    return mask, shares, dropped.to(x1.dtype)

@@ -1,7 +1,8 @@
 """npu_fusion_attention for calls that its simulated kernels do not accept, forward and backward.
 
-These are calls with pse, dropout, float32 and the like. Products, softmax and masks run as separate
-operations in float32. The factors of the second product are rounded to the type of the query, as in
+Dropout without a mask is drawn here, and given to the kernel. The other calls, of float32, sinks,
+prefixes and the like, run by parts: products, softmax and masks are separate operations in float32.
+The factors of the second product are rounded to the type of the query, as in
 the kernel; the output is rounded to nearest, ties to even. A card runs all this in one kernel, in
 less time.
 
@@ -27,13 +28,18 @@ from typing import Any, NamedTuple
 
 import torch
 
+from npusim.data.errors import Code, OpError
+from npusim.ops import npu_fusion_attention as forward
 from npusim.torch.composed import dropout
+from npusim.torch.graphs import as_one_step
+from npusim.torch.kernels import launch_all
 
 __all__ = [
     "npu_fusion_attention",
     "npu_fusion_attention_grad",
     "npu_fusion_attention_grad_v2",
     "npu_fusion_attention_grad_v3",
+    "npu_fusion_attention_v2",
     "npu_fusion_attention_v3",
 ]
 
@@ -50,25 +56,35 @@ Returned = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, int, in
 
 
 def npu_fusion_attention_v3(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
-    """npu_fusion_attention with lengths, seed and offset as tensors on the host."""
+    """npu_fusion_attention with lengths, seed and offset as tensors on the host.
+
+    In a captured graph each replay drops other weights, and renews the last two.
+    """
     names = [each.name for each in torch.ops.npu.npu_fusion_attention_v3.default._schema.arguments]
     given = dict(zip(names, args, strict=False)) | kwargs
     for name in ("actual_seq_qlen", "actual_seq_kvlen"):
         if isinstance(given.get(name), torch.Tensor):
             given[name] = [int(x) for x in given[name].tolist()]
-    *tensors, seed, offset, _ = torch.ops.npu.npu_fusion_attention(**given)
-    return *tensors, torch.tensor(seed), torch.tensor(offset)
+    seed, offset = torch.tensor(0), torch.tensor(0)
+
+    def attend() -> tuple[torch.Tensor, ...]:
+        with dropout.renewed():
+            *tensors, own_seed, own_offset, _ = torch.ops.npu.npu_fusion_attention(**given)
+        seed.fill_(own_seed)
+        offset.fill_(own_offset)
+        return tuple(tensors)
+
+    return *as_one_step("npu_fusion_attention_v3", attend), seed, offset
 
 
 def npu_fusion_attention_grad(*args: Any, **kwargs: Any) -> Gradients:
     """The gradients of query, key, value, pse and sink; empty tensors if pse or sink is absent."""
-    query, key, value, pse, sink, *_ = _backward(_given("npu_fusion_attention_grad", args, kwargs))
-    return query, key, value, pse, sink
+    return _gradients_of("npu_fusion_attention_grad", args, kwargs)[:5]
 
 
 def npu_fusion_attention_grad_v2(*args: Any, **kwargs: Any) -> Gradients:
     """The gradients of query, key, value, pse, query_rope, key_rope and sink."""
-    found = _backward(_given("npu_fusion_attention_grad_v2", args, kwargs))
+    found = _gradients_of("npu_fusion_attention_grad_v2", args, kwargs)
     query, key, value, pse, sink, query_rope, key_rope = found
     return query, key, value, pse, query_rope, key_rope, sink
 
@@ -79,11 +95,16 @@ def npu_fusion_attention_grad_v3(*args: Any, **kwargs: Any) -> Gradients:
     for name in ("actual_seq_qlen", "actual_seq_kvlen"):
         if isinstance(given[name], torch.Tensor):
             given[name] = [int(x) for x in given[name].tolist()]
-    for name in ("seed", "offset"):
-        # The tensor is on the host, so its value is known even during capture of a graph.
-        given[name] = 0 if given[name] is None else int(given[name].cpu().numpy())
-    found: Gradients = torch.ops.npu.npu_fusion_attention_grad(**given)
-    return found
+    place = {name: given[name] for name in ("seed", "offset")}
+
+    def back() -> Gradients:
+        for name, tensor in place.items():
+            given[name] = 0 if tensor is None else int(tensor.cpu().numpy())
+        with dropout.renewed():
+            found: Gradients = torch.ops.npu.npu_fusion_attention_grad(**given)
+        return found
+
+    return as_one_step("npu_fusion_attention_grad_v3", back)
 
 
 class _Heads(NamedTuple):
@@ -94,39 +115,55 @@ class _Heads(NamedTuple):
     value: torch.Tensor
 
 
-def npu_fusion_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    head_num: int,
-    input_layout: str,
-    *args: Any,
-    **kwargs: Any,
-) -> Returned:
+def npu_fusion_attention(*args: Any, **kwargs: Any) -> Returned:
     """The output, maxima, sums, an empty tensor, seed, offset and the number of scores."""
-    given = _bound(args, kwargs)
-    layout = input_layout.upper()
-    _check(query, given)
-    parts = _requests(layout, (query, key, value), head_num, given)
-    count = sum(head_num * q.shape[1] * k.shape[1] for q, k, _ in parts)
-    seed, offset = given["seed"], given["offset"]
-    keep = given["keep_prob"]
-    bits = given["dropout_mask"]
-    if keep < 1 and bits is None:
+    return _forward("npu_fusion_attention", args, kwargs)
+
+
+def npu_fusion_attention_v2(*args: Any, **kwargs: Any) -> Returned:
+    """The same by the parameter names of the second version."""
+    return _forward("npu_fusion_attention_v2", args, kwargs)
+
+
+def _forward(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Returned:
+    """The results of *function*, whose kernel has refused the call."""
+    asked = _named(function, args, kwargs)
+    count = forward.score_count(asked)
+    if asked["keep_prob"] < 1 and asked["dropout_mask"] is None:
+        seed, offset = asked["seed"], asked["offset"]
         if not seed:
             seed, offset = dropout.drawn()
-        bits = dropout.npu_dropout_gen_mask(query, [count], 1 - keep, seed, offset)
-    kept = None if bits is None or keep == 1 else _unpacked(bits, count)
-    found, at = [], 0
+        asked |= {"seed": seed, "offset": offset}
+        found: Returned = getattr(torch.ops.npu, function)(
+            **asked | {"dropout_mask": _mask_of(asked, count)}
+        )
+        return found
+    given = _renamed(asked)
+    query, layout, head_num = given["query"], given["input_layout"].upper(), given["head_num"]
+    _check(query, given)
+    parts = _requests(layout, (query, given["key"], given["value"]), head_num, given)
+    bits = given["dropout_mask"]
+    kept = None if bits is None else _unpacked(bits, count)
+    each, at = [], 0
     for number, heads in enumerate(parts):
         size = head_num * heads.query.shape[1] * heads.key.shape[1]
         own = None if kept is None else kept[at : at + size]
         at += size
-        found.append(_attend(heads, number, own, given))
-    output, largest, total = (_joined(layout, each, given) for each in zip(*found, strict=True))
+        each.append(_attend(heads, number, own, given))
+    output, largest, total = (_joined(layout, x, given) for x in zip(*each, strict=True))
     if layout[-1] == "H":
         output = output.flatten(2)
-    return output, *_sums(largest, total), query.new_empty(0), seed, offset, count
+    none, place = query.new_empty(0), (given["seed"], given["offset"])
+    return output, *_sums(largest, total), none, *place, count
+
+
+def _mask_of(given: dict[str, Any], count: int) -> torch.Tensor:
+    """The dropout mask of *count* scores that seed and offset determine."""
+    dropout.require_renewed()
+    drop = 1 - given["keep_prob"]
+    return dropout.npu_dropout_gen_mask(
+        given["query"], [count], drop, given["seed"], given["offset"]
+    )
 
 
 def _check(query: torch.Tensor, given: dict[str, Any]) -> None:
@@ -144,14 +181,20 @@ def _check_sink(function: str, sink: torch.Tensor | None) -> None:
         raise ValueError(f"{function}: sink must be real, but is complex; pass its real part")
 
 
-def _bound(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments after the layout, by their names in npu_fusion_attention."""
-    schema = torch.ops.npu.npu_fusion_attention.default._schema.arguments[5:]
+def _named(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """All arguments of *function*, by name."""
+    schema = getattr(torch.ops.npu, function).default._schema.arguments
     given = {each.name: each.default_value for each in schema}
-    given |= dict(zip(given, args, strict=False))
-    given |= {"query_rope": None, "key_rope": None, "pse_type": ADD_THEN_MUL}
-    renamed = {"pre_tokens": "pre_tockens", "next_tokens": "next_tockens"}
-    return given | {renamed.get(name, name): value for name, value in kwargs.items()}
+    return given | dict(zip(given, args, strict=False)) | kwargs
+
+
+def _renamed(given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments *given* to any version, or its gradient, by their names in the first one."""
+    rest = {"query_rope": None, "key_rope": None, "pse_type": ADD_THEN_MUL}
+    renamed = {
+        "pre_tokens": "pre_tockens", "next_tokens": "next_tockens", "scale_value": "scale",
+    }  # fmt: skip
+    return rest | {renamed.get(name, name): value for name, value in given.items()}
 
 
 # ---- layouts ----
@@ -302,20 +345,26 @@ def _hidden(tokens: int, keys: int, number: int, given: dict[str, Any]) -> torch
 # ---- backward ----
 
 
-def _named(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """All arguments of *function*, by name."""
-    schema = getattr(torch.ops.npu, function).default._schema.arguments
-    given = {each.name: each.default_value for each in schema}
-    return given | dict(zip(given, args, strict=False)) | kwargs
+def _gradients_of(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Gradients:
+    """Gradients of query, key, value, pse, sink, query_rope and key_rope.
 
-
-def _given(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of the gradient *function*, by their names in npu_fusion_attention."""
-    given = _named(function, args, kwargs)
-    given["scale"] = given.pop("scale_value")
-    rest = {"query_rope": None, "key_rope": None, "pse_type": ADD_THEN_MUL}
-    renamed = {"pre_tokens": "pre_tockens", "next_tokens": "next_tockens"}
-    return rest | {renamed.get(name, name): value for name, value in given.items()}
+    With dropout the kernel takes the mask that seed and offset determine.
+    """
+    asked = _named(function, args, kwargs)
+    if asked["keep_prob"] < 1:
+        asked |= {x: y.contiguous() for x, y in asked.items() if isinstance(y, torch.Tensor)}
+        asked["dropout_mask"] = _mask_of(asked, forward.score_count(asked))
+        try:
+            found = launch_all(function, asked)
+        except OpError as error:
+            if error.code is not Code.UNSUPPORTED:
+                raise
+        else:
+            query, pse = asked["query"], asked["pse"]
+            none = query.new_empty(0)
+            of_pse = none if pse is None else torch.empty_like(pse)
+            return *found, of_pse, none.float(), none, none
+    return tuple(_backward(_renamed(asked)))
 
 
 def _backward(given: dict[str, Any]) -> list[torch.Tensor]:
@@ -328,13 +377,10 @@ def _backward(given: dict[str, Any]) -> list[torch.Tensor]:
     others["actual_seq_kvlen"] = given["actual_seq_qlen"]
     back, output = given["dy"], given["attention_in"]
     both = _requests(layout, (back, output, output), heads, others)
-    keep, count = given["keep_prob"], sum(heads * q.shape[1] * k.shape[1] for q, k, _ in parts)
     kept = None
-    if keep < 1:
-        mask = dropout.npu_dropout_gen_mask(
-            query, [count], 1 - keep, given["seed"], given["offset"]
-        )
-        kept = _unpacked(mask, count)
+    if given["keep_prob"] < 1:
+        count = sum(heads * q.shape[1] * k.shape[1] for q, k, _ in parts)
+        kept = _unpacked(given["dropout_mask"], count)
     sums = zip(*(_by_request(given[x], layout, parts, given) for x in SUMS), strict=True)
     bias = given["pse"]
     of_bias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
+from npusim.torch.errors import require_option
 from npusim.torch.relabel import overwrite
 
 __all__ = [
@@ -17,11 +18,17 @@ __all__ = [
     "bert_apply_adam",
     "copy_memory_",
     "dropout_with_byte_mask",
+    "float_status",
     "indexing",
     "max_dim",
     "min_dim",
+    "one_",
+    "scatter_list",
+    "scatter_list_",
     "silu_",
     "stride_add",
+    "stride_copy",
+    "view_copy",
 ]
 
 Moments = Sequence[torch.Tensor]
@@ -68,6 +75,68 @@ def dropout_with_byte_mask(input: torch.Tensor, p: float, train: bool) -> torch.
 def alloc_float_status(input: torch.Tensor) -> torch.Tensor:
     """A tensor of overflow flags, none of which is set."""
     return torch.zeros(FLOAT_STATUS_ELEMENTS, device=input.device)
+
+
+def float_status(input: torch.Tensor, mode: int = 0) -> torch.Tensor:  # noqa: ARG001
+    """The flags unchanged: an Atlas A2 or A3 sets none, since it computes infinities."""
+    return torch.zeros_like(input)
+
+
+def one_(input: torch.Tensor) -> torch.Tensor:
+    """Fill *input* with ones."""
+    return input.fill_(1)
+
+
+def view_copy(input: torch.Tensor, other: torch.Tensor, non_blocking: bool) -> torch.Tensor:
+    """Copy *other* into *input*."""
+    return input.copy_(other, non_blocking)
+
+
+def stride_copy(
+    input: torch.Tensor, shape: Sequence[int], stride: Sequence[int], storage_offset: float
+) -> torch.Tensor:
+    """A copy of a view with these strides."""
+    return torch.as_strided(input, shape, stride, int(storage_offset)).contiguous()
+
+
+def scatter_list(
+    input: Sequence[torch.Tensor],
+    indices: torch.Tensor,
+    updates: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    reduce: str = "update",
+    axis: int = -2,
+) -> list[torch.Tensor]:
+    """Copies of the tensors of *input*, each with its part of *updates* written at its index along
+    *axis*; with *indices* `(tensors, 2)` as many as its second column. Those that *mask* marks with
+    zero are left as they are."""
+    found = [each.clone() for each in input]
+    scatter_list_(found, indices, updates, mask, reduce, axis)
+    return found
+
+
+def scatter_list_(
+    input: Sequence[torch.Tensor],
+    indices: torch.Tensor,
+    updates: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    reduce: str = "update",
+    axis: int = -2,
+) -> None:
+    """The same in place."""
+    require_option("npu_scatter_list", "reduce", reduce, "update")
+    used = [True] * len(input) if mask is None else mask.bool().tolist()
+    for place, target in enumerate(input):
+        if used[place]:
+            first, count = _written(indices[place], updates.shape[axis])
+            new = updates[place].narrow(axis, 0, count)
+            target.narrow(axis, first, count).copy_(new)
+
+
+def _written(index: torch.Tensor, most: int) -> tuple[int, int]:
+    """The first place and the number of places that *index*, one or two elements, asks for."""
+    given = index.reshape(-1).tolist()
+    return (given[0], given[1]) if len(given) > 1 else (given[0], most)
 
 
 def indexing(

@@ -1,4 +1,4 @@
-"""Cross entropy over a vocabulary that is split over several cards, composed of torch operations.
+"""Cross entropy, also over a vocabulary that is split over cards, composed of torch operations.
 
 Sources: op-plugin@517f2e7, the documents of these functions. The product is one launch, in the type
 of its operands; the rest is computed in float32 (assumed, because the sources of the fused kernels
@@ -10,8 +10,50 @@ from __future__ import annotations
 import torch
 
 from npusim.torch.composed.bits import packed, unpacked
+from npusim.torch.errors import require_option
 
-__all__ = ["cross_entropy_with_max_sum", "linear_cross_entropy_backward", "online_max_sum"]
+__all__ = [
+    "cross_entropy_loss",
+    "cross_entropy_with_max_sum",
+    "linear_cross_entropy_backward",
+    "online_max_sum",
+]
+
+
+def cross_entropy_loss(
+    input: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    lse_square_scale_for_zloss: float = 0.0,
+    return_zloss: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The loss of rows `(rows, classes)`, `(1)` or with *reduction* "none" `(rows)`, the logarithms
+    of their softmax, and two empty tensors in place of what z-loss would give."""
+    function = "npu_cross_entropy_loss"
+    zloss = (
+        ("lse_square_scale_for_zloss", lse_square_scale_for_zloss),
+        ("return_zloss", return_zloss),
+    )
+    for name, given in zloss:
+        require_option(function, name, given, type(given)(0))
+    require_option(function, "reduction", reduction, "mean", "sum", "none")
+    scores = torch.log_softmax(input.float(), -1)
+    weights = scores.new_ones(scores.shape[1]) if weight is None else weight.float()
+    is_counted = (target != ignore_index).float()
+    of_target = weights[target] * is_counted
+    loss = -scores.gather(1, target[:, None]).flatten() * of_target
+    if label_smoothing:
+        smooth = -(scores * weights).sum(-1) * is_counted / scores.shape[-1]
+        loss = loss * (1 - label_smoothing) + smooth * label_smoothing
+    if reduction != "none":
+        loss = loss.sum(0, keepdim=True)
+    if reduction == "mean":
+        loss = loss / of_target.sum()
+    none = scores.new_empty(0)
+    return loss.to(input.dtype), scores.to(input.dtype), none, none
 
 
 def online_max_sum(

@@ -12,6 +12,7 @@ from npusim.torch.relabel import overwrite
 
 __all__ = [
     "add_layer_norm",
+    "add_rms_norm_cast",
     "add_rms_norm_v2",
     "add_rms_norm_v2_functional",
     "deep_norm",
@@ -86,6 +87,15 @@ def add_rms_norm_v2(
     overwrite(x1, y)
     overwrite(x2, x)
     return rstd
+
+
+def add_rms_norm_cast(
+    x1: torch.Tensor, x2: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """npu_add_rms_norm, with its result in float32 first. The kernel's own result is widened
+    (assumed: a card may not have rounded it)."""
+    y, rstd, x = torch.ops.npu.npu_add_rms_norm(x1, x2, gamma, epsilon)
+    return y.float(), y, rstd, x
 
 
 def gemma_rms_norm(

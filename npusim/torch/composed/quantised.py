@@ -2,7 +2,8 @@
 
 Sources: op-plugin@517f2e7, the documents torch_npu-npu_quant_matmul_gelu.md,
 torch_npu-npu_quant_matmul_reduce_sum.md, torch_npu-npu_grouped_matmul_swiglu_quant_v2.md,
-torch_npu-npu_rms_norm_quant.md and torch_npu-npu_quant_scatter.md.
+torch_npu-npu_rms_norm_quant.md, torch_npu-npu_quant_scatter.md and torch_npu-npu_rotate_quant.md;
+ops-nn@HEAD quant/dequant_bias/README.md.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from npusim.torch.errors import require_option
 from npusim.torch.schemas import dtype_name
 
 __all__ = [
+    "dequant_bias",
     "grouped_matmul_swiglu_quant_v2",
     "kronecker_quant",
     "quant_matmul_gelu",
@@ -26,6 +28,7 @@ __all__ = [
     "quant_scatter",
     "quant_scatter_",
     "rms_norm_quant",
+    "rotate_quant",
 ]
 
 INT8 = -128, 127
@@ -97,7 +100,7 @@ def grouped_matmul_swiglu_quant_v2(
             "and npu_dynamic_quant"
         )
     ends = group_list.cumsum(0) if group_list_type == 1 else group_list
-    whole, scales = weight[0], weight_scale[0]
+    whole, scales = formats.as_cast(weight[0]), weight_scale[0]
     if whole.dim() == FRACTAL_DIMENSIONS and formats.get(whole) == formats.ND:
         # The axes of the weight are (e, n / c0, k / 16, 16, c0).
         whole = whole.permute(0, 2, 3, 1, 4).flatten(1, 2).flatten(2)
@@ -106,8 +109,6 @@ def grouped_matmul_swiglu_quant_v2(
     if formats.get(whole) != formats.NZ:
         whole = torch.ops.npu.npu_format_cast(whole.contiguous(), formats.NZ)
     assist = None if weight_assist_matrix is None else weight_assist_matrix[0]
-    if assist is not None and scales.dim() == assist.dim():
-        scales = scales[:, None]
     output, scale, _ = torch.ops.npu.npu_grouped_matmul_swiglu_quant(
         x, whole, ends, scales, x_scale, bias=assist
     )
@@ -221,3 +222,45 @@ def kronecker_quant(
     largest = turned.flatten(1).abs().amax(-1).float()
     scale = largest / (INT4_LARGEST * (1.0 if clip_ratio is None else clip_ratio))
     return _packed((turned.float() / scale[:, None, None]).round()), scale
+
+
+def dequant_bias(
+    x: torch.Tensor,
+    weight_scale: torch.Tensor,
+    activation_scale: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    *,
+    output_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """int32 products `(rows, columns)` times the scales of columns and of rows, in float32. A bias
+    of int32 is added before the scales, one of another type after them."""
+    is_before = bias is not None and bias.dtype == torch.int32
+    levels = x + bias if is_before else x
+    found = levels.float() * weight_scale.float()
+    if activation_scale is not None:
+        found = found * activation_scale.float()[:, None]
+    if bias is not None and not is_before:
+        found = found + bias.float()
+    return found.to(output_dtype or torch.float16)
+
+
+def rotate_quant(
+    x: torch.Tensor,
+    rotation: torch.Tensor,
+    *,
+    dst_dtype: int | torch.dtype | None = None,
+    axis: int = -1,
+    round_mode: str = "rint",
+    **options: object,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each part of a row of *x*, as long as *rotation*, times it, and then npu_dynamic_quant."""
+    function = "npu_rotate_quant"
+    require_option(function, "axis", axis, 1, -1)
+    require_option(function, "round_mode", round_mode, "rint")
+    for name, given in options.items():
+        simulated = {"scale_alg": 0, "dst_type_max": 0.0, "transpose_y": False}.get(name)
+        require_option(function, name, given, simulated)
+    turned = torch.matmul(x.reshape(-1, rotation.shape[0]), rotation).reshape(x.shape)
+    given = {} if dst_dtype is None else {"dst_type": dst_dtype}
+    found: tuple[torch.Tensor, torch.Tensor] = torch.ops.npu.npu_dynamic_quant(turned, **given)
+    return found

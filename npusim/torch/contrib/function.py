@@ -14,6 +14,12 @@ __all__ = [
     "roll",
 ]
 
+FUSED_ROWS = 128, 256, 384, 512
+"""Rows of scores that fuse_add_softmax_dropout passes to the fused kernel (Ascend/pytorch,
+torch_npu/contrib/function/fuse_add_softmax_dropout.py)."""
+FUSED_BATCHES = 32
+"""Batches times heads must be a multiple of this for the fused kernel (the same file)."""
+
 
 def dropout_with_byte_mask(
     input1: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
@@ -29,13 +35,23 @@ def fuse_add_softmax_dropout(
     attn_mask: torch.Tensor,
     attn_scores: torch.Tensor,
     attn_head_size: int,
-    p: float = 0.5,  # noqa: ARG001
-    dim: int = -1,
+    p: float = 0.5,
+    dim: int = -1,  # noqa: ARG001
 ) -> torch.Tensor:
-    """softmax of the scaled scores plus the mask, with dropout in *training*."""
-    scores = torch.add(attn_mask, attn_scores, alpha=attn_head_size**-0.5)
-    found = torch.softmax(scores, dim)
-    return dropout(found) if training else found
+    """softmax of the scaled scores plus the mask, and its dropout.
+
+    With rows and batches as the fused kernel takes them, that is npu_dropout_with_add_softmax with
+    probability *p* in *training*; otherwise torch's softmax along the last axis and *dropout*.
+    """
+    batches, heads, rows, _ = attn_scores.shape
+    scale = attn_head_size**-0.5
+    if rows in FUSED_ROWS and batches * heads % FUSED_BATCHES == 0:
+        found: torch.Tensor = torch.ops.npu.npu_dropout_with_add_softmax(
+            attn_scores, attn_mask, scale, p if training else 0.0, -1
+        )[2]
+        return found
+    scores = torch.add(attn_mask, attn_scores, alpha=scale)
+    return dropout(torch.softmax(scores, -1))
 
 
 def matmul_transpose(tensor1: torch.Tensor, tensor2: torch.Tensor) -> torch.Tensor:

@@ -13,12 +13,14 @@ from npusim.torch.host import (
     batch_norms,
     boxes,
     cells,
+    comparisons,
     convolutions,
     indices,
     packing,
     regions,
     renorms,
     rotated,
+    workers,
 )
 
 __all__ = ["GRADIENTS", "OF_TORCH", "OF_TORCH_NPU"]
@@ -48,19 +50,23 @@ OF_TORCH: dict[str, Function] = {
     "aten.renorm.default": renorms.renorm,
     "aten.renorm.out": renorms.renorm_into,
     "aten.renorm_.default": renorms.renorm_,
+    **comparisons.OF_NUMBERS,
 }
-"""Operation that torch implements only for other accelerators -> the function that computes it."""
+"""Operation that torch implements only for other accelerators, or computes differently from a card
+-> the function that computes it."""
 OF_TORCH_NPU: dict[str, Function] = {
     "_npu_ciou": boxes.ciou_with_angles,
     "batch_norm_gather_stats_update": batch_norms.gather_stats_update,
     "batch_norm_reduce": batch_norms.reduce,
     "npu_anchor_response_flags": boxes.anchor_response_flags,
+    "npu_attention_worker_combine": workers.attention_worker_combine,
     "npu_batch_nms": regions.batch_nms,
     "npu_bounding_box_decode": boxes.bounding_box_decode,
     "npu_bounding_box_encode": boxes.bounding_box_encode,
     "npu_ciou": boxes.ciou,
     "npu_diou": boxes.diou,
     "npu_diou_backward": boxes.diou_backward,
+    "npu_ffn_worker_batching": workers.ffn_worker_batching,
     "npu_giou": boxes.giou,
     "npu_giou_backward": boxes.giou_backward,
     "npu_grid_assign_positive": boxes.grid_assign_positive,

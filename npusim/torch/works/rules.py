@@ -10,6 +10,7 @@ from math import prod
 
 import torch
 
+from npusim.torch.host.comparisons import is_in_float64
 from npusim.torch.works.call import (
     FLOATS,
     HALF,
@@ -25,12 +26,16 @@ from npusim.torch.works.copies import Runs
 from npusim.torch.works.passes import Pass, RowPasses
 from npusim.torch.works.scans import RunningSum
 from npusim.torch.works.sorts import RowSort
-from npusim.torch.works.streams import Stream
+from npusim.torch.works.streams import MASK, Stream
 from npusim.torch.works.work import Work
 
 __all__ = [
     "channels",
+    "compared",
+    "divided",
+    "floored",
     "layer_norm",
+    "moment",
     "moved",
     "number_a_row",
     "ranked",
@@ -57,6 +62,36 @@ def stream(*steps: str) -> Rule:
         return [elements(kernel, call.inputs, call.outputs, steps, found.numel())]
 
     return rule
+
+
+def compared(name: str) -> Rule:
+    """Comparison *name*, an elementwise kernel; the AI CPU makes those in float64."""
+
+    def rule(call: Call, kernel: str) -> Works:
+        x, other = call.args[:2]
+        if isinstance(x, torch.Tensor) and is_in_float64(name, x, other):
+            return None
+        return stream(MASK)(call, kernel)
+
+    return rule
+
+
+def floored(*steps: str) -> Rule:
+    """An elementwise kernel of a division; the AI CPU divides by a float, in float64."""
+
+    def rule(call: Call, kernel: str) -> Works:
+        return None if isinstance(call.args[1], float) else stream(*steps)(call, kernel)
+
+    return rule
+
+
+def divided(call: Call, kernel: str) -> Works:
+    """A quotient, by its rounding mode: RealDiv, FloorDiv, or RealDiv and Trunc."""
+    mode = call.kwargs.get("rounding_mode")
+    if mode == "floor":
+        return floored("div", "add")(call, "FloorDiv")
+    first = stream("div")(call, kernel)
+    return [*(first or ()), *(stream("add")(call, "Trunc") or ())] if mode == "trunc" else first
 
 
 def written(call: Call, kernel: str) -> Works:
@@ -176,6 +211,19 @@ def number_a_row(*steps: str, passes: int = 1, casts: bool = False) -> Rule:
         return [work, *(cast(y.numel(), 32, 64) for y in wide)]
 
     return rule
+
+
+def moment(call: Call, kernel: str) -> Works:
+    """A variance or its root: the mean, which is expanded to the shape of x, then the squares."""
+    x = call.args[0]
+    rows, bits = max(1, call.outputs[0].numel()), bits_of(x)
+    columns = max(1, x.numel() // rows)
+    size = {"rows": rows, "columns": columns, "bits": bits, "numbers": (bits,)}
+    return [
+        RowPasses(kernel="ReduceMean", passes=(MEAN,), **size),
+        Stream(kernel="Expand", elements=x.numel(), loads=(), stores=(bits,)),
+        RowPasses(kernel=kernel, passes=(VARIANCE,), others=(bits,), **size),
+    ]
 
 
 MEAN, VARIANCE = Pass(("mul",)), Pass(("sub", "mul", "mul"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, UINT8, DType
+from npusim.data.dtypes import BFLOAT16, FLOAT32, INT8, UINT8, DType
 from npusim.data.errors import shown
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.ops import _protocol
@@ -68,25 +68,15 @@ def support(expression: Expression) -> tuple[Row, ...]:
     named = {name: entry for name, entry in others.items() if name in expression.parameters}
     values = [name for name in expression.operands if name != "condition"]
     alike = [(each,) * len(values) for each in known]
-    mixed = [
-        pair
-        for half in (FLOAT16, BFLOAT16)
-        for pair in ((FLOAT32, half), (half, FLOAT32))
-        if expression.mixes
-    ]
+    lines = {types: A2_A3 if BFLOAT16 in types else EVERYWHERE for types in alike}
     found: list[Row] = []
-    for types in (*alike, *mixed):
+    for types, on in (lines | expression.mixes).items():
         entries: Entries = {**dict(zip(values, types, strict=True)), **named}
-        found.append(Row(on=_lines(*types), **entries))
+        found.append(Row(on=on, **entries))
     return tuple(found)
 
 
 BYTE_BITS = 8
-
-
-def _lines(*dtypes: DType) -> tuple[str, ...]:
-    """The product lines that support *dtypes*; Atlas inference has no bfloat16."""
-    return A2_A3 if BFLOAT16 in dtypes else EVERYWHERE
 
 
 def check(contract: Contract) -> Problem:
@@ -103,22 +93,24 @@ def check(contract: Contract) -> Problem:
     attributes = _attributes(contract, x)
     if expression.by_series:
         attributes = (*attributes, contract.spec.series)
-    output = _output(contract, expression, x)
+    has_number = _is_number(given.get("other"))
+    is_mixed = not has_number and _is_mixed(operands)
+    output = FLOAT32.name if is_mixed else _output(contract, expression, x)
     return Problem(
         inputs=tuple(operands),
-        outputs={"output": TensorSpec(shape, FLOAT32.name if _is_mixed(operands) else output)},
+        outputs={"output": TensorSpec(shape, output)},
         name=contract.op,
         axes=axes,
         extents=tuple(_extent(contract, axes, i, x) for i, x in enumerate(operands)),
-        computed_in=FLOAT32 if _is_mixed(operands) else expression.computed_in[x.element],
+        computed_in=FLOAT32 if is_mixed else expression.computed_in[x.element],
         attributes=attributes,
-        has_number=_is_number(given.get("other")),
+        has_number=has_number,
     )
 
 
 def _is_mixed(operands: list[Operand]) -> bool:
-    """Whether one operand is float32 and another of 16 bits."""
-    return {x.element.bits for x in operands if x.element.is_float} == {16, 32}
+    """Whether operands are of two floating-point types."""
+    return len({x.element for x in operands if x.element.is_float}) > 1
 
 
 def _is_number(value: Any) -> bool:
@@ -132,9 +124,12 @@ def _operand(contract: Contract, name: str, x: Operand) -> Operand:
 
 
 def _number_operand(contract: Contract, name: str, x: Operand) -> Operand:
-    """The number *name* as a tensor of one element of the type of *x*."""
-    number = _number(contract, name, x.element)
-    return Operand(name, TensorSpec((1,), x.spec.dtype), np.array([number], x.element.numpy))
+    """The number *name* as a tensor of one element, of the type of *x* or float32."""
+    kinds = EXPRESSIONS[contract.op].wide_numbers
+    is_wide = x.element is BFLOAT16 and isinstance(contract.arguments[name], kinds)
+    dtype = FLOAT32 if is_wide else x.element
+    number = _number(contract, name, dtype)
+    return Operand(name, TensorSpec((1,), dtype.name), np.array([number], dtype.numpy))
 
 
 def _number(contract: Contract, name: str, dtype: DType) -> float:
@@ -164,7 +159,8 @@ def _attributes(contract: Contract, x: Operand) -> tuple[float | str | None, ...
     """Parameters of the steps other than types."""
     given = contract.arguments
     if "alpha" in given:
-        return (_number(contract, "alpha", x.element),)
+        is_wide = x.element is BFLOAT16
+        return (_number(contract, "alpha", FLOAT32 if is_wide else x.element),)
     if "exponent" in given:
         power = given["exponent"]
         contract.require(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, UINT8, DType
 from npusim.ops._signature import parameters_of
+from npusim.ops._support import A2_A3, EVERYWHERE
 from npusim.ops.families.elementwise.chain import Value
 
 FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
@@ -17,6 +18,15 @@ FLAGS = {UINT8: FLOAT16}
 WITH_BYTES = WITH_INT32 | {INT8: FLOAT16, UINT8: FLOAT16}
 
 UNCHANGED = {dtype: dtype for dtype in (*FLOATS, INT32)}
+
+Pairs = dict[tuple[DType, DType], tuple[str, ...]]
+"""Two types of operands -> the product lines whose kernel accepts them together."""
+WITH_FLOAT32: Pairs = {
+    pair: A2_A3 if BFLOAT16 in pair else EVERYWHERE
+    for half in (FLOAT16, BFLOAT16)
+    for pair in ((FLOAT32, half), (half, FLOAT32))
+}
+ANY_FLOATS: Pairs = {(x, other): A2_A3 for x in FLOATS for other in FLOATS if x is not other}
 
 ONE, TWO = "Tensor x", "Tensor x, Tensor|float other"
 
@@ -37,8 +47,10 @@ class Expression:
     """`write(chain, *values)`: the steps, in the type of the computation."""
     parameters: str = ONE
     """Parameters in schema syntax; a function of torch has its own."""
-    mixes: bool = False
-    """Whether one operand may be float32 and the other of 16 bits; both are computed as float32."""
+    mixes: Pairs = field(default_factory=dict)
+    """Pairs of two types that are computed as float32, which the result has too."""
+    wide_numbers: tuple[type, ...] = ()
+    """Numbers that a kernel of bfloat16 takes as float32, instead of rounded to bfloat16."""
     by_series: bool = False
     """Whether steps depend on the product line, whose name is the last argument of `write`."""
     gives_bool: bool = False

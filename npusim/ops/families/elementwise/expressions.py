@@ -14,6 +14,7 @@ from npusim.data.dtypes import FLOAT16, FLOAT32, INT8, INT32, UINT8
 from npusim.isa import BinaryOp, CompareOp, UnaryOp
 from npusim.ops.families.elementwise.chain import Chain, Value
 from npusim.ops.families.elementwise.expression import (
+    ANY_FLOATS,
     AS_IS,
     FLAGS,
     FLOATS,
@@ -21,6 +22,7 @@ from npusim.ops.families.elementwise.expression import (
     UNCHANGED,
     WIDE,
     WITH_BYTES,
+    WITH_FLOAT32,
     WITH_INT32,
     Expression,
 )
@@ -122,13 +124,32 @@ TINY = 2.0**-126
 
 
 def _tanh(chain: Chain, x: Value) -> Value:
+    if chain.spec.arch == "2002":
+        return _tanh_of_310p(chain, x)
+    magnitude, square = chain.unary("abs", x), chain.binary("mul", x, x)
+    found = chain.binary("mul", square, NEAR_ZERO[0])
+    for coefficient in NEAR_ZERO[1:]:
+        found = chain.binary("mul", chain.binary("add", found, coefficient), square)
+    near = chain.binary("mul", chain.binary("add", found, 1.0), x)
+    power = chain.unary("exp", chain.binary("mul", chain.binary("min", x, TANH_MOST), 2.0))
+    numerator, below = chain.binary("add", power, -1.0), chain.binary("add", power, 1.0)
+    is_near = chain.compare("lt", magnitude, chain.constant(TANH_NEAR, x.dtype))
+    return chain.select(is_near, near, chain.binary("div", numerator, below))
+
+
+NEAR_ZERO = (0.0157396831, -0.0523039624, 0.133152977, -0.333327681)
+"""Coefficients of the polynomial of Tanh in x**2, the highest power first, before the 1."""
+TANH_NEAR, TANH_MOST = 0.55, 20.0
+"""The polynomial is used below the first; the exponential is of twice at most the second."""
+
+
+def _tanh_of_310p(chain: Chain, x: Value) -> Value:
     magnitude = chain.unary("abs", x)
     power = chain.unary("exp", chain.binary("mul", magnitude, -2.0))
-    sign = chain.binary("div", x, chain.binary("add", magnitude, TINY))
-    numerator = chain.binary(
-        "mul", sign, chain.binary("add", chain.binary("mul", power, -1.0), 1.0)
-    )
-    return chain.binary("div", numerator, chain.binary("add", power, 1.0))
+    numerator = chain.binary("sub", x, chain.binary("mul", power, x))
+    above = chain.binary("add", magnitude, TINY)
+    below = chain.binary("mul", chain.binary("add", power, 1.0), above)
+    return chain.binary("div", numerator, below)
 
 
 def _where(chain: Chain, condition: Value, x: Value, other: Value) -> Value:
@@ -138,8 +159,8 @@ def _where(chain: Chain, condition: Value, x: Value, other: Value) -> Value:
 
 
 def _clamp(chain: Chain, x: Value, low: float | None, high: float | None) -> Value:
-    x = x if high is None else chain.binary("min", x, high)
-    return x if low is None else chain.binary("max", x, low)
+    x = x if low is None else chain.binary("max", x, low)
+    return x if high is None else chain.binary("min", x, high)
 
 
 EXPONENTS = (2.0, 3.0, 0.5, -0.5, -1.0, -2.0)
@@ -182,7 +203,7 @@ TABLE = (
         WITH_INT32,
         _binary("add"),
         TWO,
-        mixes=True,
+        mixes=WITH_FLOAT32,
     ),
     Expression(
         "sub",
@@ -201,11 +222,21 @@ TABLE = (
         WITH_INT32,
         _binary("mul"),
         TWO,
-        mixes=True,
+        mixes=WITH_FLOAT32,
+        wide_numbers=(int, float),
     ),
-    # Default of the shipped binaries: high performance, a division in float16.
+    # Default of the shipped binaries: high performance, a division in float16. That two types are
+    # computed in float32 is inferred from the type of the result (ops-math, realdiv.cpp).
     Expression(
-        "div", "RealDiv", "the quotient of two tensors", "y = x / other", AS_IS, _binary("div"), TWO
+        "div",
+        "RealDiv",
+        "the quotient of two tensors",
+        "y = x / other",
+        AS_IS,
+        _binary("div"),
+        TWO,
+        mixes=ANY_FLOATS,
+        wide_numbers=(float,),
     ),
     Expression(
         "maximum",
@@ -278,7 +309,7 @@ TABLE = (
     # Unkeyed binaries: the default of the source, high performance, stays in float16 (inferred).
     Expression("exp", "Exp", "e to the power of each element", "y = e ** x", AS_IS, _unary("exp")),
     Expression(
-        "log", "Log", "the natural logarithm of each element", "y = ln(x)", WIDE, _unary("ln")
+        "log", "Log", "the natural logarithm of each element", "y = ln(x)", AS_IS, _unary("ln")
     ),
     Expression(
         "sqrt", "Sqrt", "the square root of each element", "y = sqrt(x)", WIDE, _unary("sqrt")
@@ -292,8 +323,7 @@ TABLE = (
         _rsqrt,
     ),
     Expression("reciprocal", "Reciprocal", "one over each element", "y = 1 / x", WIDE, _one_over),
-    # Pows is published for these chips, but its steps were not read: that these roots and powers
-    # are used, in float32, is assumed.
+    # ops-math@c419332 math/pows/op_kernel/pows_base.h. Its tiling is that of the family (assumed).
     Expression(
         "pow",
         "Pows",
@@ -303,12 +333,12 @@ TABLE = (
         _power,
         "Tensor x, float exponent",
     ),
-    # The description of Tanh was not available: assumed.
+    # The default of the shipped binaries: high precision.
     Expression(
         "tanh",
         "Tanh",
         "the hyperbolic tangent of each element",
-        "y = x / (|x| + 2**-126) * (1 - p) / (1 + p), p = e ** (-2 |x|)",
+        "y = (p - 1) / (p + 1), p = e ** (2 min(x, 20)); a polynomial where |x| < 0.55",
         WIDE,
         _tanh,
     ),
@@ -347,13 +377,13 @@ TABLE = (
         "Tensor x, *, str approximate='none'",
     ),
     # One instruction or two, rounded once or twice: two of each are assumed. int32 goes through
-    # float32, which loses precision beyond 2**24.
+    # float32, which loses precision beyond 2**24. The factor of bfloat16 is float32.
     Expression(
         "axpy",
         "Axpy",
         "x + alpha * other, as torch's add computes with alpha",
         "y = x + alpha * other, int32 in float32",
-        {FLOAT32: FLOAT32, FLOAT16: FLOAT16, INT32: FLOAT32},
+        AS_IS | {INT32: FLOAT32},
         _axpy,
         "Tensor x, Tensor|float other, float alpha=1",
     ),
@@ -370,7 +400,7 @@ TABLE = (
         "clamp",
         "ClipByValueV2",
         "each element within bounds",
-        "y = max(min(x, high), low)",
+        "y = min(max(x, low), high)",
         WITH_INT32,
         _clamp,
         "Tensor x, float? low=None, float? high=None",

@@ -71,14 +71,14 @@ def _exceeds(a: Array, b: Array, given: Given) -> Array:
 
 
 def _axpy(given: Given) -> Array:
-    """`x + alpha * other`, each step rounded; int32 in float32."""
+    """`x + alpha * other`, each step rounded; int32 and bfloat16 in float32."""
     x, other, alpha = given.x, _other(given), given.alpha
     dtype = x.dtype
-    if dtype == np.int32:
+    if dtype in (np.int32, BF16):
         x, other = x.astype(np.float32), other.astype(np.float32)
     product = given.rounded(other * np.array(alpha).astype(x.dtype), x.dtype)
     total = given.rounded(x + product, x.dtype)
-    return cast(total, INT32, "trunc") if dtype == np.int32 else total
+    return cast(total, INT32, "trunc") if dtype == np.int32 else given.rounded(total, dtype)
 
 
 def _power(x: Array, exponent: float) -> Array:
@@ -86,10 +86,16 @@ def _power(x: Array, exponent: float) -> Array:
     return np.asarray(np.float32(1) / found if exponent < 0 else found)
 
 
-def _tanh(x: Array) -> Array:
-    power = _exp(np.abs(x) * np.float32(-2))
-    sign = x / (np.abs(x) + np.float32(2.0**-126))
-    return np.asarray(sign * (np.float32(1) - power) / (np.float32(1) + power))
+def _tanh(x: Array, spec: DeviceSpec | None) -> Array:
+    one = np.float32(1)
+    if _is_series(spec, "Atlas inference"):
+        power = _exp(np.abs(x) * np.float32(-2))
+        return np.asarray((x - power * x) / ((power + one) * (np.abs(x) + np.float32(2.0**-126))))
+    a, b, c, d = map(np.float32, (0.0157396831, -0.0523039624, 0.133152977, -0.333327681))
+    square = x * x
+    near = ((((a * square + b) * square + c) * square + d) * square + one) * x
+    power = _exp(np.minimum(x, np.float32(20)) * np.float32(2))
+    return np.asarray(np.where(np.abs(x) < np.float32(0.55), near, (power - one) / (power + one)))
 
 
 def _compute(given: Given, function: Callable[..., Array], *operands: Array) -> Array:
@@ -123,6 +129,18 @@ def _two(function: Callable[..., Array]) -> Oracle:
         if other.dtype != x.dtype:
             return np.asarray(function(x.astype(np.float32), other.astype(np.float32)))
         return _compute(given, function, x, other)
+
+    return oracle
+
+
+def _scaled(function: Callable[..., Array], kinds: tuple[type, ...]) -> Oracle:
+    """:func:`_two`, but bfloat16 meets numbers of *kinds* as float32."""
+
+    def oracle(given: Given) -> Array:
+        number = given.other
+        if given.x.dtype == BF16 and isinstance(number, int | float) and type(number) in kinds:
+            return given.rounded(function(given.x.astype(FULL), np.float32(number)), BF16)
+        return _two(function)(given)
 
     return oracle
 
@@ -282,10 +300,10 @@ def _fast_gelu_backward(given: Given) -> Array:
 
 def _clamped(x: Array, low: float | None, high: float | None) -> Array:
     found = x
-    if high is not None:
-        found = np.minimum(found, np.array(high).astype(x.dtype))
     if low is not None:
         found = np.maximum(found, np.array(low).astype(x.dtype))
+    if high is not None:
+        found = np.minimum(found, np.array(high).astype(x.dtype))
     return found
 
 
@@ -304,8 +322,8 @@ def _cast(given: Given) -> Array:
 ORACLES: dict[str, Oracle] = {
     "add": _two(np.add),
     "sub": _two(np.subtract),
-    "mul": _two(np.multiply),
-    "div": _two(np.divide),
+    "mul": _scaled(np.multiply, (int, float)),
+    "div": _scaled(np.divide, (float,)),
     "maximum": _two(np.maximum),
     "minimum": _two(np.minimum),
     "logical_and": _two(np.bitwise_and),
@@ -321,12 +339,12 @@ ORACLES: dict[str, Oracle] = {
     "abs": _one(np.abs),
     "relu": _one(lambda x: np.where(x > 0, x, np.where(x != x, x, x.dtype.type(0)))),
     "exp": _one(_exp),
-    "log": _wide(_log),
+    "log": _one(_log),
     "sqrt": _wide(np.sqrt),
     "rsqrt": _wide(lambda x: 1 / np.sqrt(x)),
     "reciprocal": _wide(lambda x: 1 / x),
     "pow": lambda given: _wide(partial(_power, exponent=given.exponent))(given),
-    "tanh": _wide(_tanh),
+    "tanh": lambda given: _wide(partial(_tanh, spec=given.spec))(given),
     "sigmoid": _wide(_sigmoid),
     "silu": lambda given: _wide(partial(_silu, spec=given.spec))(given),
     "gelu": _wide(_gelu),
