@@ -22,13 +22,11 @@ from npusim.torch.errors import as_on_card
 __all__ = ["OF_ATB", "OF_LATER_CHIPS", "operator", "others_of", "refusal", "register"]
 
 INSTEAD = {
-    "npu_conv2d": "torch.nn.functional.conv2d",
-    "npu_conv3d": "torch.nn.functional.conv3d",
-    "npu_conv_transpose2d": "torch.nn.functional.conv_transpose2d",
-    "npu_convolution": "torch.nn.functional.conv2d or conv3d",
     "npu_cross_entropy_loss": "torch.nn.functional.cross_entropy",
     "npu_dropout_with_add_softmax": "torch's own operations",
     "npu_geglu": "torch.nn.functional.gelu and a product",
+    "npu_quant_grouped_matmul_dequant": "npu_quantize and npu_quant_matmul for each group; on a "
+    "card it is for Atlas inference alone",
 }
 """Operator -> an alternative that computes the same, in part or in several steps."""
 
@@ -52,6 +50,7 @@ OF_LATER_CHIPS = {
     "npu_rms_norm_dynamic_mx_quant": "npu_rms_norm and npu_dynamic_quant",
     "npu_swiglu_mx_quant": "npu_swiglu_quant",
     "npu_swiglu_mx_quant_with_dual_axis": "npu_swiglu_quant",
+    "npu_transpose_quant_batchmatmul": "npu_transpose_batchmatmul",
 }
 """Operator on float8 or float4, which no chip here supports -> the closest operator on int8
 (op-plugin's tests run each on Ascend950 only)."""

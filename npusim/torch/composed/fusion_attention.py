@@ -133,7 +133,7 @@ def npu_fusion_attention(
         if not seed:
             seed, offset = dropout.drawn()
         bits = dropout.npu_dropout_gen_mask(query, [count], 1 - keep, seed, offset)
-    kept = None if bits is None or keep == 1 else _unpacked(bits, count)
+    kept = None if bits is None or keep == 1 else dropout.unpacked(bits, count)
     found, at = [], 0
     for number, heads in enumerate(parts):
         size = head_num * heads.query.shape[1] * heads.key.shape[1]
@@ -225,12 +225,6 @@ def _joined(layout: str, each: Sequence[torch.Tensor], given: dict[str, Any]) ->
 
 def _sums(*each: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tuple(x.expand(*x.shape[:-1], COPIES).contiguous() for x in each)
-
-
-def _unpacked(bits: torch.Tensor, count: int) -> torch.Tensor:
-    """The first *count* bits of a dropout mask, as bool."""
-    places = 2 ** torch.arange(8, dtype=torch.uint8, device=bits.device)
-    return (bits.reshape(-1)[:, None] & places).ne(0).reshape(-1)[:count]
 
 
 # ---- a request ----
@@ -352,7 +346,7 @@ def _backward(given: dict[str, Any]) -> list[torch.Tensor]:
         mask = dropout.npu_dropout_gen_mask(
             query, [count], 1 - keep, given["seed"], given["offset"]
         )
-        kept = _unpacked(mask, count)
+        kept = dropout.unpacked(mask, count)
     sums = zip(*(_by_request(given[x], layout, parts, given) for x in SUMS), strict=True)
     bias = given["pse"]
     of_bias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
