@@ -21,6 +21,12 @@ from npusim.torch.errors import as_on_card
 
 __all__ = ["OF_ATB", "OF_LATER_CHIPS", "operator", "others_of", "refusal", "register"]
 
+INSTEAD = {
+    "npu_quant_grouped_matmul_dequant": "npu_quantize and npu_quant_matmul for each group; on a "
+    "card it is for Atlas inference alone",
+}
+"""Operator -> an alternative that computes the same, in part or in several steps."""
+
 OF_ATB = {
     "_npu_paged_attention_splitfuse_v2": "npu_fused_infer_attention_score on Atlas A2 or A3, with "
     "block_table and a mask",
@@ -41,6 +47,7 @@ OF_LATER_CHIPS = {
     "npu_rms_norm_dynamic_mx_quant": "npu_rms_norm and npu_dynamic_quant",
     "npu_swiglu_mx_quant": "npu_swiglu_quant",
     "npu_swiglu_mx_quant_with_dual_axis": "npu_swiglu_quant",
+    "npu_transpose_quant_batchmatmul": "npu_transpose_batchmatmul",
 }
 """Operator on float8 or float4, which no chip here supports -> the closest operator on int8
 (op-plugin's tests run each on Ascend950 only)."""
@@ -141,8 +148,8 @@ def _why(name: str) -> str:
         return "it speaks to other cards: write it with torch.distributed, with backend hccl"
     if name in ops.NOT_BUILT:
         return ops.in_place_of(name)
-    if name in OF_ATB:
-        return f"use {OF_ATB[name]}"
+    if name in INSTEAD | OF_ATB:
+        return f"use {(INSTEAD | OF_ATB)[name]}"
     if name.startswith(("npu_", "_npu_")):
         return "it would need its own kernel: write it with torch's own operations"
     return "do without it"

@@ -112,9 +112,9 @@ def test_a_transposed_array_is_described_as_its_spec() -> None:
             "simulate; the closest one that is: npu_moe_finalize_routing",
         ),
         (
-            "npu_conv3d",
-            "npu_conv3d, which torch_npu has and npusim does not simulate; npusim ops lists them "
-            "all",
+            "npu_hans_encode",
+            "npu_hans_encode, which torch_npu has and npusim does not simulate; npusim ops lists "
+            "them all",
         ),
         (
             "npu_mm_all_reduce",

@@ -114,6 +114,11 @@ def test_what_only_later_chips_have_is_refused_as_on_a_card(name: str) -> None:
             "use npu_fused_infer_attention_score on Atlas A2 or A3, with block_table and a mask",
         ),
         (
+            "npu_quant_grouped_matmul_dequant",
+            "use npu_quantize and npu_quant_matmul for each group; on a card it is for Atlas "
+            "inference alone",
+        ),
+        (
             "npu_moe_distribute_combine_add_rms_norm",
             "it speaks to other cards: write it with torch.distributed, with backend hccl",
         ),
@@ -128,8 +133,8 @@ def test_a_refusal_says_what_to_use(name: str, advice: str) -> None:
 
 def test_the_dispatcher_refuses_as_well() -> None:
     x = torch.ones(2, 2, device="npu")
-    with pytest.raises(NotImplementedError, match=r"^torch_npu.npu_ps_roi_pooling: "):
-        torch.ops.npu.npu_ps_roi_pooling(x, x, 1.0, 1, 1)
+    with pytest.raises(NotImplementedError, match=r"^torch_npu.npu_sub_sample: "):
+        torch.ops.npu.npu_sub_sample(x, 1, 0.5)
 
 
 def test_a_class_can_be_inherited_from_but_not_made() -> None:

@@ -16,6 +16,7 @@ __all__ = [
     "group_topk",
     "matmul_add_fp32",
     "paged_cache_load",
+    "quant_rms_norm",
     "quantize_per_tensor",
     "reshape_and_cache_siso",
     "rotary_embedding",
@@ -44,6 +45,20 @@ def quantize_per_tensor(
     if zero_point.numel():
         found = found + zero_point
     y.copy_(found.clamp(-128, 127))
+
+
+def quant_rms_norm(
+    x: torch.Tensor,
+    gamma: torch.Tensor,
+    beta: torch.Tensor,
+    scale: torch.Tensor,
+    offset: torch.Tensor,
+    output: torch.Tensor,
+    eps: float = 1e-5,
+) -> None:
+    """npu_rms_norm with a bias, divided by a scale and quantised to int8, into *output*."""
+    gamma, beta = gamma.flatten(), beta.flatten()
+    output.copy_(torch.ops.npu.npu_rms_norm_quant(x, gamma, beta, scale, offset, eps))
 
 
 def rotary_embedding(

@@ -1,6 +1,8 @@
-"""torch's convolutions under the names of torch_npu.
+"""Convolutions of torch_npu, composed of torch's.
 
-Source: op-plugin@517f2e7, op_plugin_functions.yaml.
+The kernel of npu_deformable_conv2d is not simulated: the shifted elements are gathered by torch
+operations, and a convolution follows. Sources: op-plugin@517f2e7, op_plugin_functions.yaml, the
+document of npu_deformable_conv2d and test_deformable_conv2d.py.
 """
 
 from __future__ import annotations
@@ -9,13 +11,15 @@ from collections.abc import Sequence
 
 import torch
 
+from npusim.torch.errors import require_option
 from npusim.torch.relabel import overwrite
 
 __all__ = [
     "backward",
     "convolution",
     "convolution_out",
-    "transposed",
+    "convolution_transpose",
+    "deformable_conv2d",
 ]
 
 
@@ -28,10 +32,21 @@ def convolution(
     dilation: Sequence[int],
     groups: int,
 ) -> torch.Tensor:
-    """torch's convolution over as many axes as *weight* has."""
-    axes = weight.dim() - 2
-    options = stride, padding, dilation, False, [0] * axes, groups
-    return torch.convolution(input, weight, bias, *options)
+    """torch's convolution over two or three axes; padding may be given for both ends of each."""
+    padded, padding = _padded(input, padding, len(stride))
+    none = [0] * len(stride)
+    return torch.convolution(padded, weight, bias, stride, padding, dilation, False, none, groups)
+
+
+def _padded(
+    input: torch.Tensor, padding: Sequence[int], axes: int
+) -> tuple[torch.Tensor, Sequence[int]]:
+    """*input* and the padding that is left: none if both ends of the last *axes* are given."""
+    if len(padding) < 2 * axes:
+        return input, padding
+    # torch begins with the last axis.
+    ends = [x for axis in reversed(range(axes)) for x in padding[2 * axis : 2 * axis + 2]]
+    return torch.nn.functional.pad(input, ends), [0] * axes
 
 
 def convolution_out(
@@ -50,7 +65,7 @@ def convolution_out(
     return out
 
 
-def transposed(
+def convolution_transpose(
     input: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
@@ -60,9 +75,10 @@ def transposed(
     dilation: Sequence[int],
     groups: int,
 ) -> torch.Tensor:
-    """torch's transposed convolution over as many axes as *weight* has."""
-    options = stride, padding, dilation, True, output_padding, groups
-    return torch.convolution(input, weight, bias, *options)
+    """torch's transposed convolution, with the parameters in another order."""
+    return torch.convolution(
+        input, weight, bias, stride, padding, dilation, True, output_padding, groups
+    )
 
 
 def backward(
@@ -82,3 +98,59 @@ def backward(
         grad_output, input, weight, [weight.shape[0]], *options
     )
     return found
+
+
+def deformable_conv2d(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    offset: torch.Tensor,
+    bias: torch.Tensor | None,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int] = (1, 1, 1, 1),
+    groups: int = 1,
+    deformable_groups: int = 1,
+    modulated: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A convolution of elements at shifted places, and those elements.
+
+    *offset* is `(images, 3 deformable_groups kernel, height, width)`: shifts to the right, shifts
+    down, and factors. Places between elements are interpolated in float32.
+    """
+    require_option("npu_deformable_conv2d", "modulated", modulated, True)
+    images, channels, high, wide = input.shape
+    kernel, (_, _, rows, columns) = tuple(kernel_size), offset.shape
+    shape = images, 3, deformable_groups, *kernel, rows, columns
+    right, down, factor = offset.float().reshape(shape).unbind(1)
+    device = input.device
+    y = down + _places(0, kernel[0], rows, padding[0], stride[2], dilation[2], device)
+    x = right + _places(1, kernel[1], columns, padding[2], stride[3], dilation[3], device)
+    whole = input.float().reshape(images, deformable_groups, -1, high * wide)
+    top, left = torch.floor(y), torch.floor(x)
+    found = torch.zeros((), device=device)
+    for at_y, share_y in ((top, top + 1 - y), (top + 1, y - top)):
+        for at_x, share_x in ((left, left + 1 - x), (left + 1, x - left)):
+            is_inside = (at_y >= 0) & (at_y < high) & (at_x >= 0) & (at_x < wide)
+            place = at_y.clamp(0, high - 1) * wide + at_x.clamp(0, wide - 1)
+            index = place.long().flatten(2)[:, :, None].expand(-1, -1, whole.shape[2], -1)
+            share = (share_y * share_x * factor * is_inside).flatten(2)[:, :, None]
+            found = found + whole.gather(3, index) * share
+    taken = found.reshape(images, channels, *kernel, rows, columns).permute(0, 1, 4, 2, 5, 3)
+    taken = taken.reshape(images, channels, rows * kernel[0], columns * kernel[1]).to(input.dtype)
+    return torch.nn.functional.conv2d(taken, weight, bias, kernel, groups=groups), taken
+
+
+def _places(
+    axis: int,
+    taps: int,
+    outputs: int,
+    padding: int,
+    stride: int,
+    dilation: int,
+    device: torch.device,
+) -> torch.Tensor:
+    """Where the taps of each output lie along *axis*, to be added to `(..., kernel, outputs)`."""
+    tap, output = (torch.arange(count, device=device) for count in (taps, outputs))
+    found = output * stride - padding + tap[:, None] * dilation
+    return found[:, None, :, None] if axis == 0 else found[:, None, :]

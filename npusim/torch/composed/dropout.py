@@ -16,6 +16,7 @@ import torch
 
 from npusim.data.errors import Code, OpError
 from npusim.torch import card, generator, shapes
+from npusim.torch.graphs import as_one_step
 from npusim.torch.relabel import to_npu
 
 __all__ = [
@@ -23,9 +24,12 @@ __all__ = [
     "dropout_with_add_softmax",
     "kept_bits",
     "mask_bytes",
+    "npu_dropout",
+    "npu_dropout_backward",
     "npu_dropout_gen_mask",
     "renewed",
     "require_renewed",
+    "unpacked",
 ]
 
 MASK_UNIT = 128
@@ -64,6 +68,36 @@ def npu_dropout_gen_mask(
     found = torch.zeros(mask_bytes(count), dtype=torch.uint8)
     found[: bits.size] = torch.from_numpy(bits)
     return to_npu(found) if input.is_npu else found
+
+
+def unpacked(bits: torch.Tensor, count: int) -> torch.Tensor:
+    """The first *count* bits of a dropout mask, as bool."""
+    places = 2 ** torch.arange(8, dtype=torch.uint8, device=bits.device)
+    return (bits.reshape(-1)[:, None] & places).ne(0).reshape(-1)[:count]
+
+
+def npu_dropout(self: torch.Tensor, p: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Drop elements with probability *p*, scale the others, and return the mask as well.
+
+    A card's kernel, DropoutDoMask, is not simulated: the mask is unpacked, and a product follows.
+    """
+
+    def drop() -> tuple[torch.Tensor, ...]:
+        seed, offset = generator.default_generators[0].next_place()
+        mask = npu_dropout_gen_mask(self, self.shape, p, seed % 2**63, offset)
+        return npu_dropout_backward(self, mask, p), mask
+
+    found, mask = as_one_step("_npu_dropout", drop)
+    return found, mask
+
+
+def npu_dropout_backward(
+    grad_output: torch.Tensor, mask: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """Keep the elements of a *mask* for probability *scale*, divided by 1 - *scale*."""
+    kept = unpacked(mask, grad_output.numel()).reshape(grad_output.shape)
+    share = 1 / (1 - scale) if scale < 1 else 0.0
+    return grad_output * kept.to(grad_output.dtype) * share
 
 
 _renewed = False
@@ -111,7 +145,4 @@ def dropout_with_add_softmax(
     *prob* of zero."""
     shares = torch.softmax(x1.float() + alpha * input.float(), dim).to(x1.dtype)
     mask = npu_dropout_gen_mask(x1, x1.shape, prob, *drawn())
-    bits = 1 << torch.arange(8, dtype=torch.int32, device=x1.device)
-    kept = (mask.int()[:, None] & bits).bool().flatten()[: x1.numel()].reshape(x1.shape)
-    dropped = shares * kept * (0.0 if prob == 1 else 1 / (1 - prob))
-    return mask, shares, dropped.to(x1.dtype)
+    return mask, shares, npu_dropout_backward(shares, mask, prob)

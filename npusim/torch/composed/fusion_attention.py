@@ -143,7 +143,7 @@ def _forward(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Re
     _check(query, given)
     parts = _requests(layout, (query, given["key"], given["value"]), head_num, given)
     bits = given["dropout_mask"]
-    kept = None if bits is None else _unpacked(bits, count)
+    kept = None if bits is None else dropout.unpacked(bits, count)
     each, at = [], 0
     for number, heads in enumerate(parts):
         size = head_num * heads.query.shape[1] * heads.key.shape[1]
@@ -251,12 +251,6 @@ def _joined(layout: str, each: Sequence[torch.Tensor], given: dict[str, Any]) ->
 
 def _sums(*each: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tuple(x.expand(*x.shape[:-1], COPIES).contiguous() for x in each)
-
-
-def _unpacked(bits: torch.Tensor, count: int) -> torch.Tensor:
-    """The first *count* bits of a dropout mask, as bool."""
-    places = 2 ** torch.arange(8, dtype=torch.uint8, device=bits.device)
-    return (bits.reshape(-1)[:, None] & places).ne(0).reshape(-1)[:count]
 
 
 # ---- a request ----
@@ -380,7 +374,7 @@ def _backward(given: dict[str, Any]) -> list[torch.Tensor]:
     kept = None
     if given["keep_prob"] < 1:
         count = sum(heads * q.shape[1] * k.shape[1] for q, k, _ in parts)
-        kept = _unpacked(given["dropout_mask"], count)
+        kept = dropout.unpacked(given["dropout_mask"], count)
     sums = zip(*(_by_request(given[x], layout, parts, given) for x in SUMS), strict=True)
     bias = given["pse"]
     of_bias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
