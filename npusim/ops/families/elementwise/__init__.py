@@ -15,15 +15,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from npusim.data.dtypes import BFLOAT16, FLOAT32, Array
+from npusim.data.dtypes import BFLOAT16, FLOAT32
 from npusim.devices.schema import DeviceSpec
-from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator, Plan
 from npusim.ops._torch import Gradient, TorchFunction
 from npusim.ops.families.elementwise.contract import Problem, check, support
 from npusim.ops.families.elementwise.expression import Expression
 from npusim.ops.families.elementwise.expressions import EXPRESSIONS
 from npusim.ops.families.elementwise.kernel import build
+from npusim.ops.families.elementwise.pieces import at_once
 from npusim.ops.families.elementwise.reference import oracle_of
 from npusim.ops.families.elementwise.tiling import tile
 
@@ -38,14 +38,6 @@ def _mul_type(_: DeviceSpec, p: Problem, __: Plan) -> str:
     """bfloat16 times a number has a separate kernel (ops-math, aclnn_mul.cpp)."""
     is_muls = p.has_number and p.inputs[0].element is BFLOAT16
     return "Muls" if is_muls else p.expression.kernel
-
-
-def _at_once(name: str, given: Given, _: Problem, __: Plan) -> Array | None:
-    """The result by numpy, except for casts on Atlas inference, whose float16 has infinities as
-    long as it is only moved."""
-    assert given.spec is not None
-    is_off = name == "cast" and given.spec.half_overflow == "saturate"
-    return None if is_off else oracle_of(name)(given)
 
 
 def _operator(expression: Expression) -> Operator:
@@ -65,7 +57,7 @@ def _operator(expression: Expression) -> Operator:
         build=build,
         oracle=oracle_of(name),
         # Zeros of clamp would have other signs.
-        at_once=None if name == "clamp" else partial(_at_once, name),
+        at_once=None if name == "clamp" else partial(at_once, name),
         torch=torch,
     )
 
