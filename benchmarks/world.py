@@ -428,8 +428,7 @@ def vllm_ascend(checkout: Path, results: Path, vllm: str) -> dict[str, Case]:
     python = made_environment(results / "environment", vllm)
     root = results / "vllm_ascend"
     shutil.rmtree(root, ignore_errors=True)
-    for part in ("vllm_ascend", "tests", "tools", "docs"):
-        shutil.copytree(checkout / part, root / part)
+    shutil.copytree(checkout, root, ignore=shutil.ignore_patterns(".git"))
     # Its tests ask npu-smi for a card, its build says which one, and vllm asks what is installed.
     (root / "npu-smi").write_text("#!/bin/sh\nexit 0\n")
     (root / "npu-smi").chmod(0o755)
