@@ -22,6 +22,7 @@ others, for several, or for a later CANN. Shares are of those that were not skip
 those that ran on the card with a time, and operations that had none. The cases of each suite are
 written to DIR as JSON, and what differs from the file before is printed. Nothing is fetched but
 packages by pip, and nothing of others is written outside of DIR.
+Configurations of models that tests of vllm-ascend ask for are those in the cache of huggingface.
 """
 
 from __future__ import annotations
@@ -372,9 +373,33 @@ uvicorn python-multipart email-validator xxhash modelscope pytest pytest-asyncio
 WITHOUT_TORCH = """
 compressed-tensors llguidance outlines_core lm-format-enforcer depyf mistral_common openai-harmony
 model-hosting-container-standards xgrammar opentelemetry-semantic-conventions-ai interegular astor
-dill diskcache pydantic-extra-types pycountry loguru frozendict apache-tvm-ffi
+dill diskcache pydantic-extra-types pycountry loguru frozendict apache-tvm-ffi torchvision==0.28.0
 """
 """The same of what would bring one along: installed without what it depends on."""
+
+
+START = f"import os; {RECORD!r} in os.environ and __import__('world').start()"
+"""What each process of the environment runs first while tests run, for those that they start."""
+NMS = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+"""What torchvision declares of its operators that suppress boxes."""
+
+
+def start() -> None:
+    """Install the card, and import torchvision, in a process of the environment."""
+    import npusim.torch
+
+    npusim.torch.install()
+    with suppress(ImportError):
+        try:
+            importlib.import_module("torchvision")
+        except RuntimeError:
+            # A package index has it for a torch of another card. Its library does not load, and
+            # what it declares of these two has to be there for the rest to be imported.
+            import torch
+
+            for name in ("nms", "qnms"):
+                torch.library.define(f"torchvision::{name}", NMS)
+            importlib.import_module("torchvision")
 
 
 def made_environment(folder: Path, vllm: str) -> Path:
@@ -390,7 +415,7 @@ def made_environment(folder: Path, vllm: str) -> Path:
     import npusim
 
     others = [str(Path(each.__path__[0]).parent) for each in (torch, npusim)]
-    (packages / "world.pth").write_text("\n".join(others) + "\n")
+    (packages / "world.pth").write_text("\n".join((*others, START)) + "\n")
     pip = [str(python), "-m", "pip", "install", "--quiet"]
     subprocess.run([*pip, *ALSO.split()], check=True)
     subprocess.run([*pip, "--no-deps", *WITHOUT_TORCH.split(), f"vllm=={vllm}"], check=True)
@@ -403,8 +428,7 @@ def vllm_ascend(checkout: Path, results: Path, vllm: str) -> dict[str, Case]:
     python = made_environment(results / "environment", vllm)
     root = results / "vllm_ascend"
     shutil.rmtree(root, ignore_errors=True)
-    for part in ("vllm_ascend", "tests"):
-        shutil.copytree(checkout / part, root / part)
+    shutil.copytree(checkout, root, ignore=shutil.ignore_patterns(".git"))
     # Its tests ask npu-smi for a card, its build says which one, and vllm asks what is installed.
     (root / "npu-smi").write_text("#!/bin/sh\nexit 0\n")
     (root / "npu-smi").chmod(0o755)
@@ -418,6 +442,7 @@ def vllm_ascend(checkout: Path, results: Path, vllm: str) -> dict[str, Case]:
     variables = {
         "PATH": os.pathsep.join((str(root), os.environ["PATH"])),
         "HF_HUB_OFFLINE": "1",
+        "VLLM_CACHE_ROOT": str(results / "cache"),
         "PYTHONPATH": str(root),
     }
     return run_tests(tests, root, results, python, variables)

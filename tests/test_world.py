@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -118,6 +119,28 @@ if __name__ == "__main__":
     torch_npu.npu.use_compatible_impl(True)
     main()
 """
+
+
+TORCHVISION = """
+import torch
+
+for name in ("nms", "qnms"):
+    torch.library.register_fake(f"torchvision::{name}", lambda dets, scores, iou_threshold: dets)
+"""
+"""What the package does when its library does not load."""
+
+
+@pytest.mark.nightly
+def test_processes_that_tests_start_have_a_card_and_torchvision(tmp_path: Path) -> None:
+    (tmp_path / "torchvision.py").write_text(TORCHVISION)
+    code = f"{world.START}; import torchvision, torch_npu; print(torch_npu.npu.is_available())"
+    paths = os.pathsep.join((str(Path(world.__file__).parent), str(tmp_path)))
+    for variables, words in (({world.RECORD: "cases"}, "True"), ({}, "nms does not exist")):
+        ran = subprocess.run(
+            [sys.executable, "-c", code], env=os.environ | variables | {"PYTHONPATH": paths},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert words in ran.stdout + ran.stderr
 
 
 @pytest.mark.nightly

@@ -1,4 +1,4 @@
-"""The modules of npusim that replace those of `torch_npu` and `torchair`, by name."""
+"""The modules of npusim that replace those of `torch_npu`, `torchair` and `acl`, by name."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from npusim.published import names
 __all__ = ["MODULES", "check_free", "check_torch", "install", "installed"]
 
 MODULES: dict[str, str | None] = {
+    "acl": "npusim.torch.acl",
+    "acl.rt": "npusim.torch.acl.rt",
     "torch_npu": "npusim.torch.torch_npu",
     "torch_npu._C": "npusim.torch.bindings",
     "torch_npu._C._distributed_c10d": "npusim.torch.distributed.bindings",
@@ -60,6 +62,9 @@ SECOND_NAME = "torch_npu.dynamo."
 """torch_npu contains torchair as torch_npu.dynamo.torchair."""
 
 PACKAGES = ("torch_npu", "torchair")
+OF_CANN = "acl"
+"""The package of pyACL. A real one may be there, and is hidden: the toolkit has it without a card.
+"""
 
 LEAST_TORCH = (2, 11)
 """The oldest version of torch on which the tests run."""
@@ -69,7 +74,7 @@ class _StandIns(MetaPathFinder, Loader):
     """Imports the modules above, and raises an error for other parts of the same packages."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:  # noqa: ARG002
-        if name.partition(".")[0] not in PACKAGES:
+        if name.partition(".")[0] not in (*PACKAGES, OF_CANN):
             return None
         own_name = _own_name(name)
         if own_name not in MODULES and own_name not in names():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import importlib
 import io
 import re
 from collections.abc import Callable
@@ -414,3 +415,19 @@ def test_a_module_that_moves_has_the_parameters_that_it_had() -> None:
     torch.testing.assert_close(weight.detach().cpu(), before - seen[0].cpu())
     assert layer.cpu().weight is weight
     assert weight.device.type == "cpu"
+
+
+def test_pyacl_copies_memory_of_the_card() -> None:
+    acl = importlib.import_module("acl")
+    x, host = torch.arange(10, device="npu"), torch.zeros(12, dtype=torch.int64)
+    size = x.nbytes
+    assert acl.rt.memcpy(host.data_ptr(), host.nbytes, x.data_ptr(), size, 2) == 0
+    assert host.tolist() == [*range(10), 0, 0]
+    for dst, room in ((0, size), (host.data_ptr(), size - 1)):
+        assert acl.rt.memcpy(dst, room, x.data_ptr(), size, 2) == 107000
+    message = (
+        "module 'acl.rt' has no attribute 'malloc'\nnpusim.torch: of acl.rt a script must call "
+        "memcpy alone, not malloc; do without it"
+    )
+    with pytest.raises(AttributeError, match=exactly(message)):
+        acl.rt.malloc(64, 0)
