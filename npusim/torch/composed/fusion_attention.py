@@ -345,7 +345,7 @@ def _gradients_of(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) 
             query, pse = asked["query"], asked["pse"]
             none = query.new_empty(0)
             of_pse = none if pse is None else torch.empty_like(pse)
-            return *found, of_pse, none.float(), none, none
+            return *found, of_pse, query.new_empty(0, dtype=torch.float32), none, none
     return tuple(_backward(_renamed(asked)))
 
 
