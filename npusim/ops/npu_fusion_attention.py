@@ -14,10 +14,13 @@ scaled by exp(maximum before - maximum now); exp rounds to nearest (assumed).
 * softmax_max and softmax_sum hold each value eight times: `(requests, heads, tokens, 8)`, in TND
   `(tokens, heads, 8)`; but there too each request is stored head by head, unless softmax_layout is
   TND. They are fp32.
-* Nonzero in atten_mask masks a score. sparse_mode 0 and 1 take a mask for all requests, or one for
-  each; pre_tockens and next_tockens of mode 0 select the tiles of keys that are processed. 2
+* Nonzero in atten_mask masks a score. sparse_mode 0, 1 and 5 take a mask for all requests, or one
+  for each; pre_tockens and next_tockens of mode 0 select the tiles of keys that are processed. 2
   left-up and 3 right-down causal, and 4, a band, take the stencil `numpy.triu(ones, 1)` of 2048 x
-  2048. Without a mask all of these are ignored.
+  2048. 6 is 3 with as many first keys visible as prefix says, for each request; the stencil has
+  1024 more rows, zeros on the left and ones on the right. 7 is 3 and 8 is 2 in TND, except that
+  next_tockens moves the diagonal of the last or of the first request. Without a mask all of these
+  are ignored.
 * Tokens for which a mode leaves no key give zeros, and softmax_sum FLT_MAX. So do rows whose keys a
   mask hides all with inner_precise 2; otherwise they are the mean of the values.
 * In TND requests are concatenated, and actual_seq_qlen and actual_seq_kvlen are cumulative lengths;
@@ -29,9 +32,8 @@ scaled by exp(maximum before - maximum now); exp rounds to nearest (assumed).
 
 The tiles are those of its own kernel, S1S2; that cube and vector cores process them like those of
 FIA, and that no two share a row of them, is assumed (:mod:`npusim.ops._attention.fia`). Not
-simulated are pse of the last 1024 tokens, prefixes (sparse_mode 5 and 6), varlen parts (7 and 8),
-sink, float32, and a mask for each head: :mod:`npusim.torch` composes these from several operators,
-except for such pse and varlen parts.
+simulated are sink, float32, and a mask for each head, which :mod:`npusim.torch` composes from
+several operators, and pse of the last 1024 tokens alone.
 
 Sources: op-plugin@517f2e7, torch_npu-npu_fusion_attention.md and FlashAttentionKernelNpuOpApi.cpp;
 ops-transformer@3a280bc attention/flash_attention_score. Atlas A2; Atlas A3 by the
@@ -53,7 +55,19 @@ from npusim.devices.schema import DeviceSpec
 from npusim.ops import _vocabulary as ops
 from npusim.ops._attention import at_once, build, fia, oracle_of
 from npusim.ops._attention.check import Problem
-from npusim.ops._attention.problem import LARGEST_TOKENS, MASK_EXTENT, SUM_COPIES, Attention, Choice
+from npusim.ops._attention.modes_check import (
+    PREFIX_MODES,
+    check_slices,
+    prefixes_of,
+    require_stencil,
+)
+from npusim.ops._attention.problem import (
+    LARGEST_TOKENS,
+    STENCIL_MODES,
+    SUM_COPIES,
+    Attention,
+    Choice,
+)
 from npusim.ops._attention.scores_check import bias_of, dropout_of
 from npusim.ops._support import Entries
 from npusim.ops._torch import Result, Sizes
@@ -75,8 +89,6 @@ MOST_HEADS, MOST_COLUMNS, COLUMN_UNIT = 256, 512, 16
 """The head limit is the document's; the kernel takes 768 columns, the schedule here 512."""
 ROPES, ROPE_COLUMNS = ("query_rope", "key_rope"), (128, 64)
 """Rotary parts, which the second version takes; columns of a head and of such a part."""
-SIMULATED = (0, 1, 2, 3, 4)
-"""Mask modes."""
 
 
 class Call:
@@ -201,19 +213,8 @@ class Call:
         )
         if mask is None:
             return None, ()
-        contract.require(
-            mode in SIMULATED,
-            f"sparse_mode must be {ops.listed(tuple(map(str, SIMULATED)))}, not {mode}, which is "
-            f"not simulated; pass the whole mask with sparse_mode 1",
-            Code.UNSUPPORTED,
-        )
-        if mode in (2, 3, 4):
-            contract.require_shape(
-                mask,
-                (MASK_EXTENT, MASK_EXTENT),
-                when=f" with sparse_mode {mode}",
-                remedy="pass numpy.triu(numpy.ones((2048, 2048)), 1)",
-            )
+        if mode in STENCIL_MODES:
+            require_stencil(contract, mask, mode)
             return mask, mask.shape
         tokens, keys = self.longest
         pair, requests = (tokens, keys), len(self.query_lengths)
@@ -271,7 +272,8 @@ def asked_of(contract: ops.Contract) -> Asked:
     a = _attention(call, mask_shape, by_token=word == "TND", has_rope=bool(ropes))
     pse, bias = bias_of(contract, a)
     dropout_mask, dropout = dropout_of(contract, a)
-    a = replace(a, bias=bias, dropout=dropout)
+    check_slices(contract, a)
+    a = replace(a, bias=bias, dropout=dropout, prefixes=prefixes_of(contract, a))
     lengths = zip(("query_lengths", "kv_lengths"), (a.query_lengths, a.kv_lengths), strict=True)
     inputs = ops.present(call.query, call.key, call.value, mask, *ropes, pse, dropout_mask)
     inputs += tuple(_lengths_operand(*each) for each in lengths if call.layout == "TND")
@@ -305,7 +307,7 @@ def _attention(
     mode = contract.integer("sparse_mode") if has_mask else 0
     names = ("pre_tockens", "next_tockens")
     before, behind = (min(contract.integer(x), LARGEST_TOKENS) for x in names)
-    if mode in (1, 2, 3) or not has_mask:
+    if mode in (1, 2, 3, *PREFIX_MODES) or not has_mask:
         before = behind = LARGEST_TOKENS
     tokens, keys = call.longest
     return Attention(

@@ -5,10 +5,11 @@ makes a mask of 2048 x 2048 with two kernels. A mask of the caller is inverted, 
 keys that are visible; rows in which it hides all keys give zeros (op-plugin@517f2e7
 ScaledDotProductAttentionKernelNpuOpApi.cpp).
 
-The kernel here accepts float16 and bfloat16 without dropout, and with no mask, a bool mask that is
-the same for all heads, or a causal one. All other calls, and all calls on Atlas inference, run as
-the products and the softmax into which torch decomposes them. Assumed: a mask that is broadcast
-over tokens or requests is inverted at its expanded size, but not once for each head.
+The kernel here accepts float16 and bfloat16, with dropout or without, and with no mask, a bool mask
+that is the same for all heads, or a causal one. All other calls, those with dropout while a graph
+is captured, and all calls on Atlas inference, run as the products and the softmax into which torch
+decomposes them. Assumed: a mask that is broadcast over tokens or requests is inverted at its
+expanded size, but not once for each head.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 import torch
 
-from npusim.torch import card, shapes
+from npusim.torch import card, generator, shapes
 from npusim.torch.fallback import is_on_host
 from npusim.torch.kernels import Given, launch, takes, tensors_of
 from npusim.torch.relabel import to_npu
@@ -41,6 +42,8 @@ CORRECTS_HIDDEN = 2
 
 def _attention(*args: Any, **kwargs: Any) -> torch.Tensor:
     given = _fused(*args, **kwargs)
+    if given is not None and "keep_prob" in given:
+        return _called(given)
     if given is not None:
         return launch(NAME, {name: _in_rows(x) for name, x in given.items()})
     parts: torch.Tensor = OP.decompose(*args, **kwargs)
@@ -58,10 +61,15 @@ def _above(*args: Any, **kwargs: Any) -> torch.Tensor:
     if given is None:
         parts: torch.Tensor = OP.decompose(*args, **kwargs)
         return parts
+    return _called(given)
+
+
+def _called(given: Given) -> torch.Tensor:
+    """The output of npu_fusion_attention, which draws a mask where there is dropout."""
     rows = {x: y.contiguous() if isinstance(y, torch.Tensor) else y for x, y in given.items()}
     output, *_ = torch.ops.npu.npu_fusion_attention(**rows)
-    kept: torch.Tensor = output
-    return kept
+    found: torch.Tensor = output
+    return found
 
 
 def _fused(
@@ -78,7 +86,9 @@ def _fused(
     """The arguments of the kernel; None if it does not accept the call."""
     tensors = query, key, value
     is_plainly_given = all(x.dim() == 4 and is_plain(x) for x in tensors)
-    if is_on_host() or dropout_p != 0 or not is_plainly_given:
+    if is_on_host() or not 0 <= dropout_p < 1 or not is_plainly_given:
+        return None
+    if dropout_p and generator.is_captured():
         return None
     is_one_each = key.shape[1] == query.shape[1]
     if not (enable_gqa or is_one_each) or (is_causal and attn_mask is not None):
@@ -96,10 +106,12 @@ def _fused(
         if found is None:
             return None
         # torch's mask marks visible keys, the kernel's mask marks hidden ones.
-        return found | {"atten_mask": torch.logical_not(found["atten_mask"])}
-    if not takes(NAME, given):
+        given = found | {"atten_mask": torch.logical_not(found["atten_mask"])}
+    elif not takes(NAME, given):
         return None
-    return given | {"atten_mask": _stencil(), "sparse_mode": LEFT_UP} if is_causal else given
+    elif is_causal:
+        given |= {"atten_mask": _stencil(), "sparse_mode": LEFT_UP}
+    return given | {"keep_prob": 1 - dropout_p} if dropout_p else given
 
 
 def _masks(given: Given, mask: torch.Tensor) -> list[torch.Tensor]:

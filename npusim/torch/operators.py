@@ -103,7 +103,9 @@ def _or_parts(real: Callable[..., object], parts: Callable[..., object]) -> Call
         except OpError as error:
             if error.code is not Code.UNSUPPORTED or card.spec().series not in ops.A2_A3:
                 raise
-            refusal = error
+            # Its traceback would keep the tensors of all callers until a garbage collection.
+            refusal = error.with_traceback(None)
+            refusal.__context__ = None
         try:
             return parts(*args, **kwargs)
         except OpError:

@@ -213,9 +213,6 @@ REFUSED: list[tuple[dict[str, Any], str, Code]] = [
     ({"atten_mask": TensorSpec((8, 8), "uint8"), "sparse_mode": 2}, "atten_mask must have shape "
      "(2048, 2048) with sparse_mode 2, not (8, 8); pass numpy.triu(numpy.ones((2048, 2048)), 1)",
      Code.INVALID_PARAMETER),
-    ({"atten_mask": TensorSpec((8, 8), "uint8"), "sparse_mode": 5}, "sparse_mode must be 0, 1, 2, "
-     "3 or 4, not 5, which is not simulated; pass the whole mask with sparse_mode 1",
-     Code.UNSUPPORTED),
     ({"sparse_mode": 9}, "sparse_mode must be 0 to 8, not 9; choose one of these",
      Code.INVALID_PARAMETER),
     (dict.fromkeys(("query", "key", "value"), TensorSpec((1, 2, 8, 16), "float32")), "query must "

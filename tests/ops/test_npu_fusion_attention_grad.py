@@ -185,6 +185,22 @@ def test_tokens_without_a_key_have_no_gradient() -> None:
     close(made, exact(seen, 0.125, np.arange(20) > np.arange(20)[:, None]))
 
 
+def test_a_request_without_keys_has_no_gradient() -> None:
+    sums = {"actual_seq_qlen": [5, 12], "actual_seq_kvlen": [9, 9]}
+    q, k, v, dy = (heads(seed, n, 2, 64) for seed, n in enumerate((12, 9, 9, 12)))
+    given = arguments(dict(zip(NAMES, (q, k, v, dy), strict=True)), 2, "TND", **sums)
+    made: Any = run("npu_fusion_attention_grad", device="Atlas A2", **given)
+    is_as_the_oracle_says(made, given)
+    assert not made.outputs["output"][5:].any()
+    own = {
+        name: x[:n].swapaxes(0, 1)
+        for name, x, n in zip(NAMES, (q, k, v, dy), (5, 9, 9, 5), strict=True)
+    }
+    of_query, *of_keys = made.outputs.values()
+    for one, right, bound in zip((of_query[:5], *of_keys), *exact(own, 0.125), strict=True):
+        assert (abs(one.swapaxes(0, 1).astype(np.float64) - right) <= 1.01 * bound + 1e-5).all()
+
+
 def test_a_mask_is_taken_as_it_is() -> None:
     tensors = {
         name: heads(3, 2, 2, n, 64) for name, n in zip(NAMES, (40, 130, 130, 40), strict=True)
@@ -198,7 +214,7 @@ def test_a_mask_is_taken_as_it_is() -> None:
 
 @pytest.mark.parametrize("softmax_layout", ["", "TND"])
 def test_requests_behind_each_other(softmax_layout: str) -> None:
-    lengths, keys = (5, 40, 17), (9, 40, 30)
+    lengths, keys = (5, 40, 0, 17), (9, 40, 4, 30)
     q, dy = (heads(seed, sum(lengths), 4, 64, dtype=BF16) for seed in (5, 6))
     k, v = (heads(seed, sum(keys), 2, 64, dtype=BF16) for seed in (7, 8))
     given = arguments(
@@ -259,6 +275,9 @@ def test_tiles_that_see_keys_are_dealt_to_the_cores_in_turn() -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], str, Code]] = [
+    (dict.fromkeys(("key", "value"), TensorSpec((1, 2, 0, 16), "float16")), "a request must have "
+     "tokens and keys, not none: such calls are not simulated; leave the call out",
+     Code.UNSUPPORTED),
     ({"dy": TensorSpec((1, 2, 8, 32), "float16")}, "dy must have shape (1, 2, 8, 16), not "
      "(1, 2, 8, 32); pass that of npu_fusion_attention's output", Code.INVALID_PARAMETER),
     ({"softmax_sum": TensorSpec((1, 2, 8, 1), "float32")}, "softmax_sum must have shape "

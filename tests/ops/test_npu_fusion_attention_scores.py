@@ -1,4 +1,4 @@
-"""pse and dropout of npu_fusion_attention, forward and backward, against float64."""
+"""pse, dropout, prefixes and slices of npu_fusion_attention, both ways, against float64."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from npusim.timing.engines import Engine
 BF16 = ml_dtypes.bfloat16
 STENCIL = np.triu(np.ones((2048, 2048), np.uint8), 1)
 SCALE, KEEP = 0.125, 0.75
+NAMES = ("query", "key", "value", "dy")
 Array = Any
 
 
@@ -159,28 +160,16 @@ def test_bias_and_dropout_with_a_mask_and_matrices_in_fractals() -> None:
     both_ways(tensors_of(shape, 2, 64, np.float16), more, "BNSD", hidden, **given)
 
 
-@pytest.mark.parametrize("keys", [(16, 40), (11, 40)])
-@pytest.mark.parametrize("kind", ["scores", "keys", "slopes"])
-def test_requests_behind_each_other(keys: tuple[int, int], kind: str) -> None:
-    """In TND pse and the mask are those of one request behind the other."""
-    rng, tokens = np.random.default_rng(8), keys if kind == "slopes" else (5, 17)
-    each = [tensors_of((1, 2, *x), 2, 64, np.float16) for x in zip(tokens, keys, strict=True)]
-    q, k, v, dy = (
-        np.concatenate([y[0].swapaxes(0, 1) for y in x]) for x in zip(*each, strict=True)
-    )
-    mores = [added(kind, (1, 2, *x), np.float16, True) for x in zip(tokens, keys, strict=True)]
-    arguments = mores[0].arguments
-    kept = [rng.random((2, *x)) < KEEP for x in zip(tokens, keys, strict=True)]
-    flat = np.concatenate([x.reshape(-1) for x in kept])
-    arguments |= {"dropout_mask": np.packbits(flat, bitorder="little")}
-    if kind == "slopes":
-        arguments["pse"] = np.concatenate([x.arguments["pse"] for x in mores])
-    else:
-        arguments["pse"] = np.concatenate([x.arguments["pse"].reshape(-1) for x in mores])
-    given: dict[str, Any] = {"query": q, "key": k, "value": v, "head_num": 2}
-    given |= {"input_layout": "TND"}
-    given |= {"actual_seq_qlen": np.cumsum(tokens).tolist(), **arguments}
-    given |= {"actual_seq_kvlen": np.cumsum(keys).tolist()}
+def packed_both_ways(
+    each: list[Any], mores: list[Added], given: dict[str, Any], hidden: list[Array]
+) -> None:
+    """The same in TND, for *each* request, with what it adds and what it hides; *given* are the
+    arguments of both but for lengths."""
+    lengths = [(x[0].shape[2], x[1].shape[2]) for x in each]
+    sums = [np.cumsum(x).tolist() for x in zip(*lengths, strict=True)]
+    dy = given.pop("dy")
+    given |= {"head_num": 2, "input_layout": "TND", "actual_seq_qlen": sums[0]}
+    given |= {"actual_seq_kvlen": sums[1]}
     forward: Any = run("npu_fusion_attention_v2", device="Atlas A2", scale=SCALE, **given)
     is_as_the_oracle_says("npu_fusion_attention_v2", forward, given | {"scale": SCALE})
     output, largest, total = forward.outputs.values()
@@ -188,17 +177,70 @@ def test_requests_behind_each_other(keys: tuple[int, int], kind: str) -> None:
     given["scale_value"] = SCALE
     backward: Any = run("npu_fusion_attention_grad_v2", device="Atlas A2", **given)
     is_as_the_oracle_says("npu_fusion_attention_grad_v2", backward, given)
+    found = [output, *backward.outputs.values()]
     row = key = 0
-    for tensors, more, own in zip(each, mores, kept, strict=True):
-        expected = exact(tensors, more._replace(factor=own / KEEP), False)
-        count, seen = own.shape[1:]
+    for tensors, more, own, (count, seen) in zip(each, mores, hidden, lengths, strict=True):
+        expected = exact(tensors, more, own)
         here, there = slice(row, row + count), slice(key, key + seen)
-        places = zip((output, *backward.outputs.values()), (here, here, there, there), strict=True)
-        wanted = (expected.output, *expected.gradients)
-        for (found, place), right in zip(places, wanted, strict=True):
-            mine = found[place].swapaxes(0, 1).astype(np.float64)
+        places, wanted = (here, here, there, there), (expected.output, *expected.gradients)
+        for one, place, right in zip(found, places, wanted, strict=True):
+            mine = one[place].swapaxes(0, 1).astype(np.float64)
             np.testing.assert_allclose(mine, right[0], rtol=2**-8, atol=2**-6)
         row, key = row + count, key + seen
+
+
+@pytest.mark.parametrize("keys", [(16, 40), (11, 40)])
+@pytest.mark.parametrize("kind", ["scores", "keys", "slopes"])
+def test_requests_behind_each_other(keys: tuple[int, int], kind: str) -> None:
+    """In TND pse and the mask are those of one request behind the other."""
+    rng, tokens = np.random.default_rng(8), keys if kind == "slopes" else (5, 17)
+    shapes = [(1, 2, *x) for x in zip(tokens, keys, strict=True)]
+    each = [tensors_of(shape, 2, 64, np.float16) for shape in shapes]
+    rows = [[y[0].swapaxes(0, 1) for y in x] for x in zip(*each, strict=True)]
+    mores = [added(kind, shape, np.float16, True) for shape in shapes]
+    kept = [rng.random(shape) < KEEP for shape in shapes]
+    flat = np.concatenate([x.reshape(-1) for x in kept])
+    pse = [x.arguments["pse"] for x in mores]
+    if kind != "slopes":
+        pse = [x.reshape(-1) for x in pse]
+    given: dict[str, Any] = dict(zip(NAMES, map(np.concatenate, rows), strict=True))
+    given |= mores[0].arguments | {"pse": np.concatenate(pse)}
+    given |= {"dropout_mask": np.packbits(flat, bitorder="little")}
+    mores = [x._replace(factor=y / KEEP) for x, y in zip(mores, kept, strict=True)]
+    packed_both_ways(each, mores, given, [False] * 2)
+
+
+@pytest.mark.parametrize("mode", [5, 6])
+@pytest.mark.parametrize(("tokens", "keys", "prefixes"), [
+    (70, 70, (0, 40)), (40, 1100, (1070, 1100)), (90, 24, (3, 24)), (300, 300, (9, 129)),
+])  # fmt: skip
+def test_prefixes_are_seen_by_all_tokens(
+    mode: int, tokens: int, keys: int, prefixes: tuple[int, int]
+) -> None:
+    shape = (2, 2, tokens, keys)
+    causal = np.arange(keys) > np.arange(tokens)[:, None] + keys - tokens
+    each = [causal & (np.arange(keys) >= prefix) for prefix in prefixes]
+    hidden = np.stack(each)[:, None]
+    rectangle = np.tile(np.arange(2048) >= 1024, (1024, 1)).astype(np.uint8)
+    mask = hidden if mode == 5 else np.concatenate([STENCIL, rectangle])
+    given = {"atten_mask": mask, "sparse_mode": mode, "prefix": list(prefixes)}
+    both_ways(tensors_of(shape, 1, 64, np.float16), Added({}), "BSND", hidden, **given)
+
+
+@pytest.mark.parametrize(("mode", "moved"), [(7, -9), (7, 0), (8, 25), (8, -20)])
+def test_slices_of_requests_have_another_diagonal(mode: int, moved: int) -> None:
+    tokens, keys = ((11, 20), (30, 40)) if mode == 7 else ((20, 20), (40, 15))
+    each = [tensors_of((1, 2, *x), 2, 64, np.float16) for x in zip(tokens, keys, strict=True)]
+    rows = [[y[0].swapaxes(0, 1) for y in x] for x in zip(*each, strict=True)]
+    given: dict[str, Any] = dict(zip(NAMES, map(np.concatenate, rows), strict=True))
+    hidden = []
+    for number, (count, seen) in enumerate(zip(tokens, keys, strict=True)):
+        has_band = number == (1 if mode == 7 else 0)
+        last = seen - count if mode == 7 or has_band else 0
+        away = np.arange(seen) - np.arange(count)[:, None]
+        hidden.append(away > last + moved * has_band)
+    given |= {"atten_mask": STENCIL, "sparse_mode": mode, "next_tokens": moved}
+    packed_both_ways(each, [Added({})] * 2, given, hidden)
 
 
 @needs_compiled
@@ -247,6 +289,18 @@ REFUSED: list[tuple[dict[str, Any], str, Code]] = [
     ({"keep_prob": 0.5, "dropout_mask": TensorSpec((31,), "uint8")}, "dropout_mask must have a bit "
      "for each score, 32 bytes, not 31; pass what npu_dropout_gen_mask gives",
      Code.INVALID_PARAMETER),
+    ({"atten_mask": TensorSpec((2048, 2048), "uint8"), "sparse_mode": 6}, "atten_mask must have "
+     "shape (3072, 2048) with sparse_mode 6, not (2048, 2048); pass "
+     "numpy.triu(numpy.ones((2048, 2048)), 1) above 1024 rows, zeros on the left and ones on the "
+     "right", Code.INVALID_PARAMETER),
+    ({"atten_mask": TensorSpec((8, 8), "uint8"), "sparse_mode": 5}, "prefix must have an entry for "
+     "each of 2 requests with sparse_mode 5, not be None; pass the keys that all of its tokens see",
+     Code.INVALID_PARAMETER),
+    ({"atten_mask": TensorSpec((8, 8), "uint8"), "sparse_mode": 5, "prefix": [8, 9]}, "prefix must "
+     "be 0 to 8 for 8 tokens and 8 keys, not 9; pass an entry of this range",
+     Code.INVALID_PARAMETER),
+    ({"atten_mask": TensorSpec((2048, 2048), "uint8"), "sparse_mode": 7}, "input_layout must be "
+     "TND with sparse_mode 7, not BNSD; pass it so", Code.INVALID_PARAMETER),
 ]  # fmt: skip
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
-from simulated_card import recorded, torch
+from simulated_card import recorded, torch, torch_npu
 
 import npusim.torch
 from npusim.torch.clock import clock
@@ -126,6 +127,33 @@ def test_gradients_are_those_of_the_kernel(
     for exact, other in zip(here, there, strict=True):
         found = other.grad.cpu().double()
         torch.testing.assert_close(found, exact.grad, rtol=2**-8, atol=2**-8)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_dropout_is_drawn_for_the_kernel_and_its_gradient(is_causal: bool) -> None:
+    here = [x.double().requires_grad_() for x in drawn(4, 4)]
+    there = [x.detach().half().npu().requires_grad_() for x in here]
+    back = torch.randn(2, 4, 8, 64).half()
+    torch.npu.manual_seed(3)
+    bits = torch_npu._npu_dropout_gen_mask(there[0], [512], p=0.25, seed=3, offset=0).cpu()
+    kept = np.unpackbits(bits.numpy(), count=512, bitorder="little").reshape(2, 4, 8, 8)
+    query, key, value = here
+    scores = query @ key.mT / 8
+    if is_causal:
+        scores = scores.masked_fill(torch.ones(8, 8).triu(1).bool(), -torch.inf)
+    expected = scores.softmax(-1) * torch.from_numpy(kept) / 0.75 @ value
+    expected.backward(back.double())
+
+    def both() -> Any:
+        found = attention(*there, dropout_p=0.25, is_causal=is_causal)
+        found.backward(back.npu())
+        return found
+
+    found, names = recorded(both)
+    assert names == [*MASK * is_causal, KERNEL, GRADIENT]
+    torch.testing.assert_close(found.cpu().double(), expected, rtol=2**-8, atol=2**-8)
+    for exact, other in zip(here, there, strict=True):
+        torch.testing.assert_close(other.grad.cpu().double(), exact.grad, rtol=2**-7, atol=2**-7)
 
 
 def test_gradients_of_what_the_kernel_does_not_take_are_those_of_the_parts() -> None:

@@ -94,6 +94,8 @@ class Rows:
     def reach(self, request: int) -> tuple[int | None, int | None]:
         """Keys `token + first` to `token + last` have their tiles processed; None: no bound."""
         a = self.a
+        if a.prefixes and a.has_own_mask:
+            return None, a.kv_lengths[request] - a.query_lengths[request]
         # Within a tile only the mask itself hides keys.
         return (-a.pre_tokens, a.next_tokens) if a.has_own_mask else a.window(request)
 
@@ -106,12 +108,18 @@ class Rows:
             return 0, 0
         start = 0 if before is None else max(0, first + before)
         end = keys if after is None else min(keys, last + after + 1)
-        return min(start, keys), max(end, 0)
+        return min(start, keys), max(end, 0, self.prefix(request))
+
+    def prefix(self, request: int) -> int:
+        """Keys that all tokens see."""
+        return self.a.prefixes[request] if self.a.prefixes else 0
 
     def blind(self, request: int) -> tuple[int, int]:
         """Tokens before the first number, and from the second one on, give zeros."""
         before, after = self.reach(request)
         queries, keys = self.a.query_lengths[request], self.a.kv_lengths[request]
+        if self.prefix(request) or (self.a.prefixes and self.a.has_own_mask):
+            return 0, queries
         first = 0 if after is None else min(queries, max(0, -after))
         # With such a mask the end is relative to the last token.
         end = queries if self.a.has_own_mask else keys

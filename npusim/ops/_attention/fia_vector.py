@@ -20,10 +20,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from npusim.data.dtypes import FLOAT16, FLOAT32, UINT8
+from npusim.data.dtypes import FLOAT16, FLOAT32, INT16, UINT8
 from npusim.data.integers import align_down, align_up
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Local
+from npusim.kernel.core import TileQueue
 from npusim.kernel.launch import VECTOR_CORES_OF_A_GROUP as VECTOR_CORES
 from npusim.kernel.rows import pieces
 from npusim.kernel.steps import Column, Step, column_of
@@ -31,7 +32,7 @@ from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
 from npusim.kernel.wide_plane import WidePlane, by_rows, reduce_rows
 from npusim.ops._attention.fia_sizes import KEYS_ALIGNED
-from npusim.ops._attention.fia_tiling import RowTile, Run
+from npusim.ops._attention.fia_tiling import Rows, RowTile, Run
 from npusim.ops._attention.places import Memory, Part, joined
 from npusim.ops._attention.problem import MASK_EXTENT
 
@@ -176,6 +177,8 @@ class MaskStep(NamedTuple):
     """Whether a key is visible where the mask is zero, or where it is not."""
     runs: tuple[tuple[int, GmView], ...]
     """Rows of the mask, and the number of rows of scores for each of them."""
+    rectangle: tuple[tuple[int, GmView], ...] = ()
+    """The same of a second mask: a key is hidden where both hide it."""
 
 
 class Softmax:
@@ -327,6 +330,9 @@ class Softmax:
             offsets = [place + run.token * every.mask.pitch for run in runs]
             yield mask_step("eq", every.mask.pitch, runs, offsets, keys)
         before, after = self._vector.a.window(request)
+        if every.prefix(request) and not every.a.has_own_mask:
+            yield from prefix_steps(every, request, runs, key, keys)
+            return
         # Tiles of which the mask would hide one key less than none are masked too
         # (IsSkipAttentionmask).
         if after is not None and min(run.token for run in runs) + after < key + keys:
@@ -339,13 +345,12 @@ class Softmax:
     def hide(self, plane: WidePlane, mask: MaskStep, whole: Local, hidden: float) -> None:
         """Replace scores hidden by *mask* with *hidden*: *whole* has the layout of *plane*."""
         core, vector, pitch = self._core, self._vector, plane.pitch
-        tile, row = vector.mask_in.alloc(), 0
-        for _, view in mask.runs:
-            dst = tile.as_dtype(UINT8).at(row * pitch, view.extent_bytes(pitch))
-            core.data_copy(dst, view.operand, pitch if view.rows > 1 else 0)
-            row += view.rows
-        vector.mask_in.enque(tile)
-        tile = vector.mask_in.deque()
+        tile = self._load_runs(vector.mask_in, mask.runs, pitch)
+        if mask.rectangle:
+            second = self._load_runs(vector.second_in, mask.rectangle, pitch)
+            both = [x.as_dtype(INT16, plane.rows * pitch // 2) for x in (tile, second)]
+            core.bitwise("and", both[0], *both)
+            vector.second_in.free(second)
         found = tile.as_dtype(FLOAT16)
         if self._memory.plan.rows.by_token:
             found = self._of_heads(found, mask, pitch // 2)
@@ -355,6 +360,17 @@ class Softmax:
         vector.mask_in.free(tile)
         core.compare(mask.visible, bits, half, 0.0)
         core.select(whole, bits[: whole.count // 8], whole, hidden)
+
+    def _load_runs(
+        self, queue: TileQueue, runs: tuple[tuple[int, GmView], ...], pitch: int
+    ) -> Local:
+        tile, row = queue.alloc(), 0
+        for _, view in runs:
+            dst = tile.as_dtype(UINT8).at(row * pitch, view.extent_bytes(pitch))
+            self._core.data_copy(dst, view.operand, pitch if view.rows > 1 else 0)
+            row += view.rows
+        queue.enque(tile)
+        return queue.deque()
 
     def _of_heads(self, tile: Local, mask: MaskStep, pitch: int) -> Local:
         """Copy the mask row of each token for each of its heads, behind the rows in *tile*.
@@ -381,6 +397,33 @@ def stencil(edge: int, run: Run, keys: int) -> int:
     if edge >= 0:
         return min(edge, MASK_EXTENT - run.tokens) * MASK_EXTENT
     return min(-edge, MASK_EXTENT - keys)
+
+
+def prefix_steps(
+    every: Rows, request: int, runs: tuple[Run, ...], key: int, keys: int
+) -> Iterator[MaskStep]:
+    """The mask of a right-down causal call with a prefix; none if all keys are visible.
+
+    Tokens up to one see the prefix, later ones what is causal; a loop with both takes two masks.
+    """
+    a, prefix = every.a, every.prefix(request)
+    apart = a.kv_lengths[request] - a.query_lengths[request]
+    first = min(run.token for run in runs)
+    end = max(run.token + run.tokens for run in runs)
+    if first + apart >= key + keys or prefix >= key + keys:
+        return
+    places = [stencil(run.token + apart - key, run, keys) for run in runs]
+    causal = mask_step("eq", MASK_EXTENT, runs, places, keys)
+    # The rectangle below the triangle hides its right half.
+    shown = min(max(0, prefix - key), MASK_EXTENT // 2)
+    place = MASK_EXTENT * MASK_EXTENT + MASK_EXTENT // 2 - shown
+    rectangle = mask_step("eq", MASK_EXTENT, runs, [place] * len(runs), keys)
+    if first + apart >= prefix:
+        yield causal
+    elif end + apart <= prefix:
+        yield rectangle
+    else:
+        yield causal._replace(rectangle=rectangle.runs)
 
 
 def mask_step(

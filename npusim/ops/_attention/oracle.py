@@ -137,6 +137,8 @@ def _rows(
     found = [_tokens_of(a, name, arrays[name], request) for name in names]
     q = joined_columns(a, *(x[group.heads, group.tokens] for x in found))
     hidden = _hidden(a.window(request), group.tokens, len(k))
+    if a.is_stencil:
+        hidden[:, : rows.prefix(request)] = False
     seen = ~hidden.all(axis=1)
     if a.has_own_mask and not is_fai:
         # Tokens that the band excludes: its start is relative to the last token.

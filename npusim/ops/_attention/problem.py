@@ -52,6 +52,8 @@ LOWEST = -3.4028234663852886e38
 """-FLT_MAX."""
 SUM_COPIES = 8
 """Copies of each maximum and sum in training, a block of 32 bytes."""
+STENCIL_MODES = (2, 3, 4, 6, 7, 8)
+"""Values of sparse_mode for which lengths decide what is hidden."""
 MASK_EXTENT = 2048
 """Rows and columns of the mask for sparse modes 2, 3 and 4: a stencil, whatever the lengths
 (op-plugin@517f2e7, torch_npu-npu_fused_infer_attention_score.md)."""
@@ -136,7 +138,9 @@ class Attention:
     longest_kv: int
     scale: float
     sparse_mode: int
-    """0 and 1: the mask itself, 2: left-up causal, 3: right-down causal, 4: a band."""
+    """0 and 1: the mask itself, 2: left-up causal, 3: right-down causal, 4: a band; in training 5:
+    the mask itself with prefixes, 6: right-down causal with prefixes, 7: 3 with a band for the last
+    request, 8: 2 with a band for the first one."""
     pre_tokens: int
     next_tokens: int
     has_mask: bool
@@ -154,6 +158,8 @@ class Attention:
     bias: Bias | None = None
     """pse, in training."""
     dropout: Dropout | None = None
+    prefixes: tuple[int, ...] = ()
+    """Keys of each request that all of its tokens see, in modes 5 and 6."""
 
     @staticmethod
     def empty(element: DType, layout: str) -> Attention:
@@ -185,7 +191,7 @@ class Attention:
     @property
     def is_stencil(self) -> bool:
         """Whether lengths decide what is hidden, and the mask is only a stencil."""
-        return self.sparse_mode in (2, 3, 4)
+        return self.sparse_mode in STENCIL_MODES
 
     @property
     def work_type(self) -> DType:
@@ -230,17 +236,30 @@ class Attention:
         """Whether a mask is used directly, rather than as a stencil."""
         return self.has_mask and not self.is_stencil
 
+    @property
+    def band_request(self) -> int | None:
+        """The request with a band in modes 7 and 8."""
+        found = [request for request, tokens in enumerate(self.query_lengths) if tokens]
+        if not found or self.sparse_mode not in (7, 8):
+            return None
+        return found[-1] if self.sparse_mode == 7 else found[0]
+
     def window(self, request: int) -> tuple[int | None, int | None]:
         """Query token i of *request* sees keys i + first to i + last; None is no bound.
 
-        For a mask that is used directly nothing is known: both are None.
+        For a mask that is used directly nothing is known: both are None. Prefixes are seen besides.
         """
         apart = self.kv_lengths[request] - self.query_lengths[request]
+        in_band = request == self.band_request
         match self.sparse_mode:
             case 2:
                 return None, 0
-            case 3:
+            case 3 | 6:
                 return None, apart
+            case 7:
+                return None, apart + in_band * self.next_tokens
+            case 8:
+                return None, in_band * (apart + self.next_tokens)
             case 4:
                 return apart - self.pre_tokens, apart + self.next_tokens
             case _:

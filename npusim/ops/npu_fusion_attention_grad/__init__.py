@@ -103,11 +103,11 @@ def check(contract: ops.Contract, names: Mapping[str, str] = NAMES) -> Problem:
         contract.require_shape(each, output, remedy="pass that of npu_fusion_attention's output")
     for each in (largest, total):
         contract.require_shape(each, sums, remedy="pass what npu_fusion_attention gave")
-    is_empty = min(min(a.query_lengths), min(a.kv_lengths)) == 0 if a.requests else True
+    has_scores = any(map(min, zip(a.query_lengths, a.kv_lengths, strict=True)))
     contract.require(
-        not is_empty,
-        "each request must have tokens and keys, not none: such calls are not simulated; leave "
-        "the request out",
+        has_scores,
+        "a request must have tokens and keys, not none: such calls are not simulated; leave the "
+        "call out",
         Code.UNSUPPORTED,
     )
     found = {"output": call.query, "dkey": call.key, "dvalue": call.value}

@@ -104,6 +104,8 @@ def _hidden(a: Attention, arrays: Mapping[str, Array], tile: Tile) -> NDArray[np
         found |= apart < first
     if last is not None:
         found |= apart > last
+    if a.is_stencil:
+        found &= keys >= Rows(a).prefix(tile.request)
     mask = Rows(a).mask
     if mask is not None:
         places = tile.request * mask.request + tokens[:, None] * mask.pitch + keys

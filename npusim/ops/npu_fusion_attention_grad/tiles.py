@@ -135,7 +135,8 @@ def _seen(a: Attention) -> Iterator[tuple[int, int, int, int, int, int]]:
                     first = 0 if before is None else token + before
                     end = min(key + size.keys, keys)
                     if after is not None:
-                        end = min(end, align_up(max(0, token + tokens + after), unit))
+                        seen = max(0, token + tokens + after, Rows(a).prefix(request))
+                        end = min(end, align_up(seen, unit))
                     if key < end and first < key + size.keys:
                         yield request, head, token, tokens, key, end - key
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npusim.data.dtypes import FLOAT16, FLOAT32, UINT8
+from npusim.data.dtypes import FLOAT16, FLOAT32, INT16, UINT8
 from npusim.data.integers import align_up, ceil_div
 from npusim.isa import BLOCK_BYTES, Local
 from npusim.kernel.core import TileQueue
@@ -35,7 +35,13 @@ from npusim.kernel.views import GmView, repeat
 from npusim.kernel.wide_plane import WidePlane, by_rows
 from npusim.ops._attention.fia_sizes import KEYS_ALIGNED
 from npusim.ops._attention.fia_tiling import Rows, Run
-from npusim.ops._attention.fia_vector import COMPARED, MaskStep, mask_step, stencil
+from npusim.ops._attention.fia_vector import (
+    COMPARED,
+    MaskStep,
+    mask_step,
+    prefix_steps,
+    stencil,
+)
 from npusim.ops._attention.places import joined
 from npusim.ops._attention.problem import MASK_EXTENT, SUM_COPIES
 from npusim.ops._attention.scores_vector import BiasPart, Dropping, Place, ScoreBias
@@ -329,6 +335,9 @@ class Vector:
             place = request * every.mask.request + token * every.mask.pitch + key
             yield mask_step("eq", every.mask.pitch, (run,), [place], keys)
         before, after = self._a.window(request)
+        if every.prefix(request) and not self._a.has_own_mask:
+            yield from prefix_steps(every, request, (run,), key, keys)
+            return
         if after is not None and token + after < key + keys - 1:
             place = stencil(token + after - key, run, keys)
             yield mask_step("eq", MASK_EXTENT, (run,), [place], keys)
@@ -343,6 +352,13 @@ class Vector:
     def _hide(self, plane: WidePlane, mask: MaskStep) -> None:
         """Replace the scores of *plane* that *mask* hides by the lowest value."""
         core, whole = self._core, plane.whole
+        if mask.rectangle:
+            second = self._scratch.as_dtype(UINT8, whole.count)
+            core.sync("vector", "mte2")
+            core.fill(second, mask.rectangle[0][1], plane.pitch)
+            core.sync("mte2", "vector")
+            both = [x.as_dtype(INT16, whole.count // 2) for x in (self._mask, second)]
+            core.bitwise("and", both[0], *both)
         count = align_up(whole.count, COMPARED)
         half, bits = self._half_mask[:count], self._bits[: count // 8]
         core.cast(half, self._mask[:count], "none")

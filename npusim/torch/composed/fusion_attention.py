@@ -1,10 +1,10 @@
 """npu_fusion_attention for calls that its simulated kernels do not accept, forward and backward.
 
-Dropout without a mask is drawn here, and given to the kernel. The other calls, of float32, sinks,
-prefixes and the like, run by parts: products, softmax and masks are separate operations in float32.
-The factors of the second product are rounded to the type of the query, as in
-the kernel; the output is rounded to nearest, ties to even. A card runs all this in one kernel, in
-less time.
+Dropout without a mask is drawn here, and given to the kernel. Calls of float32, with a sink, with a
+mask for each head, and the like run by parts: products, softmax and masks are separate operations
+in float32. The factors of the second product are rounded to the type of the query, as in the
+kernel; the output is rounded to nearest, ties to even. A card runs all this in one kernel, in less
+time.
 
 .. code-block:: text
 
@@ -325,7 +325,7 @@ def _hidden(tokens: int, keys: int, number: int, given: dict[str, Any]) -> torch
     apart = (
         torch.arange(keys, device=mask.device) - torch.arange(tokens, device=mask.device)[:, None]
     )
-    behind = 0 if mode in (2, 6) else keys - tokens
+    behind = 0 if mode == 2 else keys - tokens
     if mode == 4:
         before = keys - tokens - given["pre_tockens"]
         behind += given["next_tockens"]
@@ -357,7 +357,7 @@ def _gradients_of(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) 
             query, pse = asked["query"], asked["pse"]
             none = query.new_empty(0)
             of_pse = none if pse is None else torch.empty_like(pse)
-            return *found, of_pse, none.float(), none, none
+            return *found, of_pse, query.new_empty(0, dtype=torch.float32), none, none
     return tuple(_backward(_renamed(asked)))
 
 
