@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 from simulated_card import recorded, torch, torch_npu
 
@@ -350,3 +351,42 @@ def test_the_gradient_of_what_widens_is_narrow(name: str) -> None:
     found = back(grad.npu(), output, 0, torch.float16)
     assert found.dtype == torch.float16
     torch.testing.assert_close(found.cpu(), leaf.grad.half(), rtol=2e-3, atol=2e-3)
+
+
+def adam_step(dtype: Any, device: str, *, lr: float, betas: tuple[float, float]) -> list[Any]:
+    """A parameter, its averages and their steps after two steps of the fused AdamW."""
+    own = np.random.default_rng(0)
+    parameter, *grads = (
+        torch.from_numpy(own.normal(size=300).astype(np.float32)).to(dtype).to(device)
+        for _ in range(3)
+    )
+    state = [torch.zeros_like(parameter) for _ in range(3)]
+    for step, grad in enumerate(grads, 1):
+        torch._fused_adamw_(
+            [parameter], [grad], *([x] for x in state), [torch.tensor(float(step)).to(device)],
+            lr=lr, beta1=betas[0], beta2=betas[1], weight_decay=0.01, eps=1e-8, amsgrad=True,
+            maximize=False,
+        )  # fmt: skip
+    return [parameter, *state]
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), [(torch.float32, 2e-6), (torch.bfloat16, 2.0**-6)])
+def test_the_fused_adamw_is_near_that_of_torch(dtype: Any, rtol: float) -> None:
+    given = {"lr": 0.1, "betas": (0.9, 0.999)}
+    for found, expected in zip(
+        adam_step(dtype, "npu", **given), adam_step(dtype, "cpu", **given), strict=True
+    ):
+        torch.testing.assert_close(found.cpu(), expected, rtol=rtol, atol=1e-6)
+
+
+def test_the_fused_adamw_rounds_ties_of_bfloat16_away() -> None:
+    # Without averages a step is that of the sign: 1 + 2**-8 is between two bfloat16.
+    for dtype, expected in ((torch.bfloat16, 1 + 2.0**-7), (torch.float16, 1 + 2.0**-8)):
+        parameter, grad = (torch.tensor([x], dtype=dtype).npu() for x in (1 + 2.0**-7, 3.0))
+        zeros = [torch.zeros_like(parameter)]
+        torch._fused_adamw_(
+            [parameter], [grad], zeros, [zeros[0].clone()], [], [torch.tensor(1.0).npu()],
+            lr=2.0**-8, beta1=0.0, beta2=0.0, weight_decay=0.0, eps=0.0, amsgrad=False,
+            maximize=False,
+        )  # fmt: skip
+        assert parameter.item() == expected

@@ -47,6 +47,10 @@ CASES: list[tuple[Callable[..., Any], list[str]]] = [
     (lambda x, _: x.topk(2), ["TopKV2", "Cast"]),
     (lambda x, _: x.sort(0), ["Transpose", "Sort", "Cast", "Transpose", "Transpose"]),
     (lambda x, _: x.cumsum(0), ["Cumsum"]),
+    (lambda x, _: x.var(0), ["ReduceMean", "Expand", "ReduceStdV2Update"]),
+    (lambda x, _: x.std(), ["ReduceMean", "Expand", "ReduceStdWithMean"]),
+    (lambda x, _: torch.div(x, 4, rounding_mode="trunc"), ["RealDiv", "Trunc"]),
+    (lambda x, _: torch.div(x, 4, rounding_mode="floor"), ["FloorDiv"]),
     (lambda x, _: x.max(1), ["ArgMaxWithValue", "Cast"]),
     (lambda _, i: i.int().histc(4, 0, 3), ["Cast", "HistogramV2", "Cast"]),
     (lambda _, i: torch.nn.functional.one_hot(i, 6), ["ZerosLike", "ScatterElementsV2"]),
@@ -75,6 +79,24 @@ def test_an_operation_is_the_kernels_of_a_card(call: Any, kernels: list[str]) ->
         of_cpu = expected if isinstance(expected, tuple) else (expected,)
         for own, theirs in zip(of_npu, of_cpu, strict=True):
             torch.testing.assert_close(own.cpu(), theirs, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "width", "kernels"),
+    [
+        (torch.float32, 8, ["Cast", "EmbeddingDenseGradV2"]),
+        (torch.bfloat16, 8, ["Cast", "Cast", "EmbeddingDenseGradV2", "Cast"]),
+        (torch.float32, 520, ["Cast", "Sort", "ZerosLike", "EmbeddingDenseGradV2"]),
+    ],
+)
+def test_rows_of_a_gradient_are_added_to_a_table(dtype: Any, width: int, kernels: Any) -> None:
+    grad = torch.ones(6, width, dtype=dtype, device="npu")
+    places = torch.tensor([0, 2, 2, 1, 0, 2]).npu()
+    found, events = launched(
+        lambda: torch.ops.aten.embedding_dense_backward(grad, places, 4, -1, False)
+    )
+    assert [event.name for event in events] == kernels
+    assert found[:, 0].tolist() == [2, 1, 3, 0]
 
 
 def test_whole_numbers_are_counted() -> None:

@@ -16,6 +16,7 @@ from npusim.torch.host import (
     comparisons,
     convolutions,
     indices,
+    optimizers,
     packing,
     regions,
     renorms,
@@ -29,6 +30,7 @@ Function = Callable[..., object]
 
 OF_TORCH: dict[str, Function] = {
     "aten._log_softmax.default": activations.log_softmax,
+    "aten._fused_adamw_.default": optimizers.fused_adamw,
     "aten._nnpack_spatial_convolution.default": convolutions.nnpack,
     "aten._softmax.default": activations.softmax,
     "aten._softmax_backward_data.default": activations.softmax_backward,

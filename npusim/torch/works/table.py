@@ -194,7 +194,7 @@ KERNELS: dict[str, tuple[str, Rule]] = {
     "_softmax_backward_data": ("SoftmaxGrad", training.of_rows(*training.SOFTMAX)),
     "_log_softmax_backward_data": ("LogSoftmaxGrad", training.of_rows(*training.LOG_SOFTMAX)),
     "native_layer_norm_backward": ("LayerNormGradV3", training.of_layer_norm),
-    "embedding_dense_backward": ("EmbeddingDenseGrad", training.of_table),
+    "embedding_dense_backward": ("EmbeddingDenseGradV2", training.of_table),
     "_fused_adamw": ("ApplyAdamWV2", training.adam),
     "_fused_adam": ("ApplyAdamWV2", training.adam),
     "_amp_foreach_non_finite_check_and_unscale": (

@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 
-from npusim.torch.works.call import Call, Rule, Works, axis_of, bits_of
+from npusim.torch.works.call import HALF, Call, Rule, Works, axis_of, bits_of, cast
 from npusim.torch.works.passes import Pass, RowPasses
 from npusim.torch.works.rows import RowMoves, ScalarMoves
+from npusim.torch.works.sorts import RowSort
 from npusim.torch.works.streams import Stream
 from npusim.torch.works.work import Work
 
@@ -108,20 +109,43 @@ def of_layer_norm(call: Call, kernel: str) -> Works:
 
 
 def of_table(call: Call, kernel: str) -> Works:
-    """EmbeddingDenseGrad: writes zeros, then adds each row of the gradient to a row of the table's
-    gradient."""
+    """EmbeddingDenseGradV2: adds each row of the gradient to a row of the table's gradient.
+
+    Indices become int32, and are sorted if rows are long or many; small or few 16-bit rows are
+    added as float32 between casts (ops-nn@e5c3fa9 aclnn_embedding_dense_backward.cpp).
+    """
     grad, indices, rows = call.args[:3]
-    width = grad.shape[-1]
-    zeros = Stream(kernel="ZerosLike", elements=rows * width, loads=(), stores=(bits_of(grad),))
+    width, count = grad.shape[-1], max(1, indices.numel())
+    half_bytes = 2 * (grad.numel() + rows * width)
+    is_small = (
+        half_bytes < WIDENED_BYTES
+        or count < WIDENED_ROWS
+        or bool(call.value(4, "scale_grad_by_freq"))
+    )
+    is_wide = grad.dtype in HALF and is_small
+    bits = 32 if is_wide else bits_of(grad)
+    works: list[Work] = [cast(grad.numel(), bits_of(grad), bits)] if is_wide else []
+    if bits_of(indices) != 32:
+        works.append(cast(count, bits_of(indices), 32))
+    if width > UNSORTED_WIDTH or rows > UNSORTED_ROWS:
+        if count > 1:
+            works.append(RowSort(kernel="Sort", rows=1, columns=count, bits=32, kept=count))
+        works.append(Stream(kernel="ZerosLike", elements=rows * width, loads=(), stores=(bits,)))
     moves = RowMoves(
         kernel=kernel,
-        rows=max(1, indices.numel()),
-        row_bytes=width * grad.element_size(),
+        rows=count,
+        row_bytes=width * bits // 8,
         table_rows=rows,
-        index_bits=bits_of(indices),
+        index_bits=32,
         adds=True,
     )
-    return [zeros, moves]
+    return [*works, moves, *([cast(rows * width, bits, bits_of(grad))] if is_wide else [])]
+
+
+WIDENED_BYTES, WIDENED_ROWS = 100 << 20, 512
+"""A 16-bit gradient is cast if it and that of the table have fewer bytes, or it has fewer rows."""
+UNSORTED_WIDTH, UNSORTED_ROWS = 512, 1 << 24
+"""Largest rows, and most rows of a table, for which the indices stay unsorted."""
 
 
 # ---- lists of tensors ----
