@@ -135,6 +135,25 @@ def test_a_convolution_of_shifted_elements() -> None:
     )
     product = np.einsum("cikjl,ockl->oij", wanted, weight.astype(np.float64))
     np.testing.assert_allclose(y[0].cpu().numpy(), product + bias[:, None, None], atol=1e-4)
+    # The convolution is linear in elements, factors and weights, and a step shows its gradient.
+    grad = torch.from_numpy(rng.normal(size=y.shape).astype(np.float32)).npu()
+    back = torch_npu.npu_deformable_conv2dbk(
+        args[0], grad, taken, *args[1:3], kernel_size=[3, 2], stride=[1, 1, 2, 1],
+        padding=[1, 1, 0, 1], dilation=[1, 1, 1, 2], deformable_groups=groups,
+    )  # fmt: skip
+    for place, gradient in zip((0, 1, 3), (*back[:2], back[3]), strict=True):
+        moved = list(args)
+        moved[place] = moved[place] * 2
+        change = torch_npu.npu_deformable_conv2d(
+            *moved, kernel_size=[3, 2], stride=[1, 1, 2, 1], padding=[1, 1, 0, 1],
+            dilation=[1, 1, 1, 2], deformable_groups=groups,
+        )[0] - y  # fmt: skip
+        wanted_step = (change * grad).sum().item()
+        assert (args[place] * gradient).sum().item() == pytest.approx(wanted_step, rel=1e-3)
+    # All of the factors doubled, which are the last third of the offsets.
+    factors = back[2][:, 2 * groups * 6 :] * args[2][:, 2 * groups * 6 :]
+    no_bias = ((y - args[3][:, None, None]) * grad).sum().item()
+    assert factors.sum().item() == pytest.approx(no_bias, rel=1e-3)
     message = (
         "^npu_deformable_conv2d: modulated must be True, not False, which is not simulated; pass "
         "True$"
@@ -157,6 +176,16 @@ def test_convolutions_are_those_of_torch() -> None:
     wanted = torch.nn.functional.conv2d(uneven, weight, bias, 1, 0, 1, 2)
     y = torch_npu.npu_conv2d(*on_card, [1, 1], [1, 2, 3, 0], [1, 1], 2)
     torch.testing.assert_close(y.cpu(), wanted, rtol=1e-5, atol=1e-5)
+    leaves = [part.clone().requires_grad_() for part in (x, weight, bias)]
+    padded = torch.nn.functional.pad(leaves[0], [3, 0, 1, 2])
+    there = torch.nn.functional.conv2d(padded, *leaves[1:], 1, 0, 1, 2)
+    grad = torch.randn(there.shape, generator=rng)
+    wanted = torch.autograd.grad(there, leaves, grad)
+    back = torch_npu.npu_conv2d_backward(
+        on_card[0], grad.npu(), on_card[1], [1, 1], [1, 2, 3, 0], [1, 1], 2, [True] * 3
+    )
+    for found, own in zip(back, wanted, strict=True):
+        torch.testing.assert_close(found.cpu(), own, rtol=1e-4, atol=1e-4)
     deep = [part.npu() for part in (x[:, :, None], weight[:, :, None])]
     y = torch_npu.npu_conv3d(*deep, None, [1, 2, 1], [0, 1, 0], [1, 1, 2], 2)
     wanted = torch.nn.functional.conv2d(x, weight, None, [2, 1], [1, 0], [1, 2], 2)

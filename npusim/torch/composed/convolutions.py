@@ -8,6 +8,7 @@ document of npu_deformable_conv2d and test_deformable_conv2d.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -15,11 +16,12 @@ from npusim.torch.errors import require_option
 from npusim.torch.relabel import overwrite
 
 __all__ = [
-    "backward",
     "convolution",
+    "convolution_backward",
     "convolution_out",
     "convolution_transpose",
     "deformable_conv2d",
+    "deformable_conv2d_backward",
 ]
 
 
@@ -44,9 +46,34 @@ def _padded(
     """*input* and the padding that is left: none if both ends of the last *axes* are given."""
     if len(padding) < 2 * axes:
         return input, padding
-    # torch begins with the last axis.
-    ends = [x for axis in reversed(range(axes)) for x in padding[2 * axis : 2 * axis + 2]]
-    return torch.nn.functional.pad(input, ends), [0] * axes
+    return torch.nn.functional.pad(input, _ends(padding)), [0] * axes
+
+
+def _ends(padding: Sequence[int]) -> list[int]:
+    """*padding* of both ends of each axis, the last one first, as torch has it."""
+    return [x for axis in reversed(range(0, len(padding), 2)) for x in padding[axis : axis + 2]]
+
+
+def convolution_backward(
+    input: torch.Tensor,
+    grad_output: torch.Tensor,
+    weight: torch.Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    output_mask: Sequence[bool],
+) -> tuple[torch.Tensor | None, ...]:
+    """The gradients of input, weight and bias; None where *output_mask* is not set."""
+    padded, rest = _padded(input, padding, len(stride))
+    none, outputs = [0] * len(stride), [weight.shape[0]]
+    of_input, *others = torch.ops.aten.convolution_backward(
+        *(grad_output, padded, weight, outputs, stride, rest, dilation, False, none, groups),
+        output_mask,
+    )
+    if of_input is not None and padded is not input:
+        of_input = torch.nn.functional.pad(of_input, [-end for end in _ends(padding)])
+    return of_input, *others
 
 
 def convolution_out(
@@ -79,25 +106,6 @@ def convolution_transpose(
     return torch.convolution(
         input, weight, bias, stride, padding, dilation, True, output_padding, groups
     )
-
-
-def backward(
-    input: torch.Tensor,
-    grad_output: torch.Tensor,
-    weight: torch.Tensor,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-    output_mask: Sequence[bool],
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The gradients of the input, the weight and the bias that *output_mask* requests."""
-    axes = weight.dim() - 2
-    options = stride, padding, dilation, False, [0] * axes, groups, output_mask
-    found: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = torch.ops.aten.convolution_backward(
-        grad_output, input, weight, [weight.shape[0]], *options
-    )
-    return found
 
 
 def deformable_conv2d(
@@ -139,6 +147,25 @@ def deformable_conv2d(
     taken = found.reshape(images, channels, *kernel, rows, columns).permute(0, 1, 4, 2, 5, 3)
     taken = taken.reshape(images, channels, rows * kernel[0], columns * kernel[1]).to(input.dtype)
     return torch.nn.functional.conv2d(taken, weight, bias, kernel, groups=groups), taken
+
+
+def deformable_conv2d_backward(
+    input: torch.Tensor,
+    grad_output: torch.Tensor,
+    offset_out: torch.Tensor,  # noqa: ARG001
+    weight: torch.Tensor,
+    offset: torch.Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    *others: Any,
+) -> tuple[torch.Tensor, ...]:
+    """The gradients of input, weight, offset and bias; the shifted elements are taken again."""
+    with torch.enable_grad():
+        x, kernel, shifts = (x.detach().requires_grad_() for x in (input, weight, offset))
+        found, _ = deformable_conv2d(x, kernel, shifts, None, kernel_size, stride, padding, *others)
+        gradients = torch.autograd.grad(found, (x, kernel, shifts), grad_output)
+    return *gradients, grad_output.sum((0, 2, 3))
 
 
 def _places(
