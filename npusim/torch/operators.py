@@ -27,7 +27,7 @@ from npusim.torch.distributed import operators as fused
 from npusim.torch.errors import as_on_card
 from npusim.torch.gradients import autograd, is_wanted
 from npusim.torch.kernels import tensors_of
-from npusim.torch.relabel import overwrite, to_host, to_npu
+from npusim.torch.relabel import overwrite, to_host, to_npu, unwritten
 from npusim.torch.schemas import arguments, bind, described, empty, named_tensors
 from npusim.torch.values import argument, result
 from npusim.torch.views import contiguous
@@ -176,6 +176,14 @@ def _behind(
     return tuple(empty(first, *x) if isinstance(x, tuple) else x for x in each)
 
 
+def _not_written(
+    function: ops.TorchFunction, known: Mapping[str, object], first: torch.Tensor
+) -> tuple[Any, ...]:
+    """The same of a call: no kernel writes these results."""
+    found = _behind(function, known, first)
+    return tuple(unwritten(x) if isinstance(x, torch.Tensor) else x for x in found)
+
+
 def _returned(schema: torch.FunctionSchema, tensors: list[torch.Tensor]) -> object:
     """The result of a function that writes to *tensors*: none or some of them, by its schema."""
     found = tuple(tensors[: len(schema.returns)])
@@ -208,7 +216,7 @@ def _real(
         """The results after the outputs, for a repeated call."""
         layouts = {name: _layout(value) for name, value in named_tensors(bound)}
         first = next(iter(bound.values()))
-        return _behind(function, described(arguments(function, bound), layouts), first)
+        return _not_written(function, described(arguments(function, bound), layouts), first)
 
     def real(*args: object, **kwargs: object) -> object:
         key = _key(function, args, kwargs) if is_repeatable else None
@@ -236,7 +244,7 @@ def _real(
             into = [bound[name] for name in function.into]
             for tensor, found in zip(into, each[: len(into)], strict=True):
                 overwrite(tensor, found)
-            others = each[len(into) :], _behind(function, known, first)
+            others = each[len(into) :], _not_written(function, known, first)
             return _returned(schema, [*into, *chain(*others)])
         if not function.is_done(known):
             found = _run(op, acl, own, key, gives_list, refused)
@@ -247,7 +255,7 @@ def _real(
             found = to_npu(to_host(first).clone())
             formats.put(found, formats.get(first))
         if not schema.is_mutable:
-            behind = _behind(function, known, first)
+            behind = _not_written(function, known, first)
             return (*found, *behind) if behind else found
         first.data = found
         return first

@@ -13,8 +13,9 @@ import torch
 
 from npusim.torch import card
 from npusim.torch.memory import memory
+from npusim.values.buffers import UNWRITTEN
 
-__all__ = ["memory_of", "overwrite", "pointer_of", "to_host", "to_npu"]
+__all__ = ["memory_of", "overwrite", "pointer_of", "to_host", "to_npu", "unwritten"]
 
 _CPU, _EXTENSION = 1, 12
 """kDLCPU and kDLExtDev of dlpack.h."""
@@ -64,6 +65,13 @@ def overwrite(target: torch.Tensor, source: torch.Tensor) -> None:
     """
     if card.computes_values():
         to_host(target).copy_(to_host(source))
+
+
+def unwritten(tensor: torch.Tensor) -> torch.Tensor:
+    """*tensor* on npu, contiguous, with the bytes of memory that no kernel has written."""
+    if card.computes_values() and tensor.numel():
+        to_host(tensor).view(torch.uint8).fill_(UNWRITTEN)
+    return tensor
 
 
 def _relabel(tensor: torch.Tensor, kind: int) -> torch.Tensor:

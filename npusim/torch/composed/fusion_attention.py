@@ -23,16 +23,17 @@ attention/flash_attention_score/op_host, flash_attention_score_tiling_general.cp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from npusim.data.errors import Code, OpError
 from npusim.ops import npu_fusion_attention as forward
 from npusim.torch.composed import dropout
+from npusim.torch.composed.attention_requests import Heads, copies, cut, joined, split
 from npusim.torch.graphs import as_one_step
 from npusim.torch.kernels import launch_all
+from npusim.torch.relabel import unwritten
 
 __all__ = [
     "npu_fusion_attention",
@@ -48,8 +49,6 @@ ADD_THEN_MUL = 1
 """The pse_type whose bias is scaled together with the scores."""
 LAST_MODE = 6
 """Higher modes are for parts of sequences."""
-COPIES = 8
-LAYOUTS = {"BSH": "bs", "SBH": "sb", "BSND": "bsn", "BNSD": "bns", "TND": "tn"}
 
 Gradients = tuple[torch.Tensor, ...]
 Returned = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, int, int, int]
@@ -107,14 +106,6 @@ def npu_fusion_attention_grad_v3(*args: Any, **kwargs: Any) -> Gradients:
     return as_one_step("npu_fusion_attention_grad_v3", back)
 
 
-class _Heads(NamedTuple):
-    """The tensors of one request, each `(heads, tokens, columns)`."""
-
-    query: torch.Tensor
-    key: torch.Tensor
-    value: torch.Tensor
-
-
 def npu_fusion_attention(*args: Any, **kwargs: Any) -> Returned:
     """The output, maxima, sums, an empty tensor, seed, offset and the number of scores."""
     return _forward("npu_fusion_attention", args, kwargs)
@@ -141,7 +132,7 @@ def _forward(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Re
     given = _renamed(asked)
     query, layout, head_num = given["query"], given["input_layout"].upper(), given["head_num"]
     _check(query, given)
-    parts = _requests(layout, (query, given["key"], given["value"]), head_num, given)
+    parts = split(layout, (query, given["key"], given["value"]), head_num, given)
     bits = given["dropout_mask"]
     kept = None if bits is None else dropout.unpacked(bits, count)
     each, at = [], 0
@@ -150,11 +141,11 @@ def _forward(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Re
         own = None if kept is None else kept[at : at + size]
         at += size
         each.append(_attend(heads, number, own, given))
-    output, largest, total = (_joined(layout, x, given) for x in zip(*each, strict=True))
+    output, largest, total = (joined(layout, x, given) for x in zip(*each, strict=True))
     if layout[-1] == "H":
         output = output.flatten(2)
     none, place = query.new_empty(0), (given["seed"], given["offset"])
-    return output, *_sums(largest, total), none, *place, count
+    return output, *copies(largest, total), none, *place, count
 
 
 def _mask_of(given: dict[str, Any], count: int) -> torch.Tensor:
@@ -197,67 +188,11 @@ def _renamed(given: dict[str, Any]) -> dict[str, Any]:
     return rest | {renamed.get(name, name): value for name, value in given.items()}
 
 
-# ---- layouts ----
-
-
-def _requests(
-    layout: str, tensors: tuple[torch.Tensor, ...], heads: int, given: dict[str, Any]
-) -> list[_Heads]:
-    """Split *tensors* into those of each request."""
-    if given["query_rope"] is not None:
-        joined = [torch.cat([x, given[y]], -1) for x, y in zip(tensors, ROPES, strict=False)]
-        tensors = (*joined, tensors[2])
-    if layout == "TND":
-        sums = [given["actual_seq_qlen"], *[given["actual_seq_kvlen"]] * 2]
-        each = [_cut(x.transpose(0, 1), upto) for x, upto in zip(tensors, sums, strict=True)]
-        return [_Heads(*own) for own in zip(*each, strict=True)]
-    if layout[-1] == "H":
-        size = tensors[0].shape[-1] // heads
-        kv_heads = tensors[1].shape[-1] // size
-        counts = heads, kv_heads, kv_heads
-        tensors = tuple(x.unflatten(-1, (n, -1)) for x, n in zip(tensors, counts, strict=True))
-    names = LAYOUTS[layout] if len(LAYOUTS[layout]) == 3 else f"{LAYOUTS[layout]}n"
-    order = [names.index(axis) for axis in "bns"]
-    by_request = [x.permute(*order, 3) for x in tensors]
-    return [_Heads(*own) for own in zip(*by_request, strict=True)]
-
-
-ROPES = ("query_rope", "key_rope")
-
-
-def _cut(x: torch.Tensor, sums: Sequence[int]) -> list[torch.Tensor]:
-    """Split *x* `(heads, tokens, columns)` at *sums*; zeros at the end stand for empty requests."""
-    found, start = [], 0
-    for end in sums:
-        found.append(x[:, start : max(start, end)])
-        start = max(start, end)
-    return found
-
-
-def _joined(layout: str, each: Sequence[torch.Tensor], given: dict[str, Any]) -> torch.Tensor:
-    """Join tensors of requests, `(heads, tokens, columns)`, in *layout*; sums stay by request."""
-    is_sum = each[0].shape[-1] == 1 and each[0].dtype == torch.float32
-    if layout == "TND":
-        if is_sum and not given["softmax_layout"]:
-            # In memory head by head of each request.
-            flat = torch.cat([x.reshape(-1) for x in each])
-            return flat.reshape(-1, each[0].shape[0], 1)
-        return torch.cat([x.transpose(0, 1) for x in each])
-    stacked = torch.stack(list(each))
-    if is_sum or layout == "BNSD":
-        return stacked
-    return stacked.permute(*((2, 0, 1, 3) if layout == "SBH" else (0, 2, 1, 3)))
-
-
-def _sums(*each: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    return tuple(x.expand(*x.shape[:-1], COPIES).contiguous() for x in each)
-
-
 # ---- a request ----
 
 
 def _attend(
-    heads: _Heads, number: int, kept: torch.Tensor | None, given: dict[str, Any]
+    heads: Heads, number: int, kept: torch.Tensor | None, given: dict[str, Any]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The output, maxima and sums of request *number*, `(heads, tokens, columns or 1)`."""
     query, key, value = heads
@@ -356,7 +291,7 @@ def _gradients_of(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         else:
             query, pse = asked["query"], asked["pse"]
             none = query.new_empty(0)
-            of_pse = none if pse is None else torch.empty_like(pse)
+            of_pse = none if pse is None else unwritten(torch.empty_like(pse))
             return *found, of_pse, query.new_empty(0, dtype=torch.float32), none, none
     return tuple(_backward(_renamed(asked)))
 
@@ -366,11 +301,11 @@ def _backward(given: dict[str, Any]) -> list[torch.Tensor]:
     _check_sink("npu_fusion_attention_grad", given["sink"])
     layout, heads = given["input_layout"].upper(), given["head_num"]
     query, *_ = tensors = given["query"], given["key"], given["value"]
-    parts = _requests(layout, tensors, heads, given)
+    parts = split(layout, tensors, heads, given)
     others = given | {"query_rope": None, "key_rope": None}
     others["actual_seq_kvlen"] = given["actual_seq_qlen"]
     back, output = given["dy"], given["attention_in"]
-    both = _requests(layout, (back, output, output), heads, others)
+    both = split(layout, (back, output, output), heads, others)
     kept = None
     if given["keep_prob"] < 1:
         count = sum(heads * q.shape[1] * k.shape[1] for q, k, _ in parts)
@@ -394,8 +329,8 @@ def _backward(given: dict[str, Any]) -> list[torch.Tensor]:
         if of_bias is not None:
             share = _bias_of(of_bias, number, own.query.shape[1])
             share += slope.sum_to_size(share.shape)
-    joined = [_joined(layout, each, given) for each in zip(*found, strict=True)]
-    dq, dk, dv = (x.flatten(2) if layout[-1] == "H" else x for x in joined)
+    each_of_all = [joined(layout, each, given) for each in zip(*found, strict=True)]
+    dq, dk, dv = (x.flatten(2) if layout[-1] == "H" else x for x in each_of_all)
     ropes = [query.new_empty(0)] * 2
     if given["query_rope"] is not None:
         size = query.shape[-1]
@@ -410,14 +345,14 @@ SUMS = ("softmax_max", "softmax_sum")
 
 
 def _by_request(
-    sums: torch.Tensor, layout: str, parts: list[_Heads], given: dict[str, Any]
+    sums: torch.Tensor, layout: str, parts: list[Heads], given: dict[str, Any]
 ) -> list[torch.Tensor]:
     """The *sums* of each request, `(heads, tokens, 1)`: one of their identical copies."""
     once = sums[..., :1]
     if layout != "TND":
         return list(once)
     if given["softmax_layout"]:
-        return _cut(once.transpose(0, 1), given["actual_seq_qlen"])
+        return cut(once.transpose(0, 1), given["actual_seq_qlen"])
     # In memory head by head of each request.
     shapes = [part.query.shape[:2] for part in parts]
     each = once.reshape(-1).split([heads * tokens for heads, tokens in shapes])
@@ -425,7 +360,7 @@ def _by_request(
 
 
 def _gradients(
-    heads: _Heads,
+    heads: Heads,
     dy: torch.Tensor,
     weight: torch.Tensor,
     sums: tuple[torch.Tensor, torch.Tensor],
