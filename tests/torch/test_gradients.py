@@ -235,3 +235,15 @@ def _values_and_gradient(function: Callable[[Any], Any], x: Any) -> Any:
     found = function(x)
     (found * found).sum().backward()
     return found.detach(), x.grad
+
+
+@pytest.mark.parametrize("keep_prob", [1.0, 0.9])
+def test_the_gradient_of_pse_is_unwritten_memory(keep_prob: float) -> None:
+    q, pse = torch.randn(1, 2, 64, 32).bfloat16(), torch.randn(1, 2, 64, 64).bfloat16()
+    given = [q.npu().requires_grad_(), pse.npu().requires_grad_()]
+    found, *_ = torch_npu.npu_fusion_attention(
+        given[0], q.npu(), q.npu(), 2, "BNSD", pse=given[1], keep_prob=keep_prob
+    )
+    found.sum().backward()
+    assert torch.isfinite(given[0].grad).all()
+    assert (given[1].grad.cpu().view(torch.uint8) == 0x7B).all()
