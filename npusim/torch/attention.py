@@ -18,10 +18,11 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import is_fake
 
 from npusim.torch import card, shapes
 from npusim.torch.fallback import is_on_host
-from npusim.torch.kernels import Given, launch, takes, tensors_of
+from npusim.torch.kernels import Given, launch, takes, takes_traced, tensors_of
 from npusim.torch.relabel import to_npu
 from npusim.torch.timed import ran
 from npusim.torch.views import contiguous, is_plain
@@ -48,9 +49,13 @@ def _attention(*args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def _above(*args: Any, **kwargs: Any) -> torch.Tensor:
-    """The autograd kernel: the gradients are those of the fused kernel, or those of the parts."""
+    """The autograd kernel: the gradients are those of the fused kernel, or those of the parts.
+
+    What a compiler traces is the fused kernel as well.
+    """
     tensors = tensors_of({str(place): value for place, value in enumerate(args)} | kwargs)
-    if not torch.is_grad_enabled() or not any(x.requires_grad for x in tensors):
+    is_recorded = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    if not is_recorded and not any(map(is_fake, tensors)):
         with torch._C._AutoDispatchBelowAutograd():
             found: torch.Tensor = OP(*args, **kwargs)
         return found
@@ -85,21 +90,25 @@ def _fused(
         return None
     given: Given = {
         **dict(zip(("query", "key", "value"), tensors, strict=True)),
-        "head_num": query.shape[1],
-        "scale": query.shape[3] ** -0.5 if scale is None else float(scale),
+        "head_num": int(query.shape[1]),
+        "scale": int(query.shape[3]) ** -0.5 if scale is None else float(scale),
         "input_layout": "BNSD",
     }
+    accepts = takes_traced if is_fake(query) else takes
     if attn_mask is not None:
         given["inner_precise"] = CORRECTS_HIDDEN if query.shape[2] > 1 else 0
         fitting = (given | {"atten_mask": mask} for mask in _masks(given, attn_mask))
-        found = next((each for each in fitting if takes(NAME, each)), None)
+        found = next((each for each in fitting if accepts(NAME, each)), None)
         if found is None:
             return None
         # torch's mask marks visible keys, the kernel's mask marks hidden ones.
         return found | {"atten_mask": torch.logical_not(found["atten_mask"])}
-    if not takes(NAME, given):
+    if not accepts(NAME, given):
         return None
-    return given | {"atten_mask": _stencil(), "sparse_mode": LEFT_UP} if is_causal else given
+    if not is_causal:
+        return given
+    stencil = _traced_stencil() if is_fake(query) else _stencil()
+    return given | {"atten_mask": stencil, "sparse_mode": LEFT_UP}
 
 
 def _masks(given: Given, mask: torch.Tensor) -> list[torch.Tensor]:
@@ -128,6 +137,11 @@ def _stencil() -> torch.Tensor:
     ran(torch.ops.aten.fill_.Scalar._schema, (mask, True), {}, mask)
     ran(torch.ops.aten.triu.default._schema, (mask, 1), {}, mask)
     return mask
+
+
+def _traced_stencil() -> torch.Tensor:
+    """The same as operations of torch, for a compiler to trace."""
+    return torch.ones((STENCIL, STENCIL), dtype=torch.bool, device="npu").triu(1)
 
 
 @cache
