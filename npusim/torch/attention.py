@@ -19,10 +19,11 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import is_fake
 
 from npusim.torch import card, generator, shapes
 from npusim.torch.fallback import is_on_host
-from npusim.torch.kernels import Given, launch, takes, tensors_of
+from npusim.torch.kernels import Given, launch, takes, takes_traced, tensors_of
 from npusim.torch.relabel import to_npu
 from npusim.torch.timed import ran
 from npusim.torch.views import contiguous, is_plain
@@ -51,9 +52,13 @@ def _attention(*args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def _above(*args: Any, **kwargs: Any) -> torch.Tensor:
-    """The autograd kernel: the gradients are those of the fused kernel, or those of the parts."""
+    """The autograd kernel: the gradients are those of the fused kernel, or those of the parts.
+
+    What a compiler traces is the fused kernel as well.
+    """
     tensors = tensors_of({str(place): value for place, value in enumerate(args)} | kwargs)
-    if not torch.is_grad_enabled() or not any(x.requires_grad for x in tensors):
+    is_recorded = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    if not is_recorded and not any(map(is_fake, tensors)):
         with torch._C._AutoDispatchBelowAutograd():
             found: torch.Tensor = OP(*args, **kwargs)
         return found
@@ -95,22 +100,24 @@ def _fused(
         return None
     given: Given = {
         **dict(zip(("query", "key", "value"), tensors, strict=True)),
-        "head_num": query.shape[1],
-        "scale": query.shape[3] ** -0.5 if scale is None else float(scale),
+        "head_num": int(query.shape[1]),
+        "scale": int(query.shape[3]) ** -0.5 if scale is None else float(scale),
         "input_layout": "BNSD",
     }
+    accepts = takes_traced if is_fake(query) else takes
     if attn_mask is not None:
         given["inner_precise"] = CORRECTS_HIDDEN if query.shape[2] > 1 else 0
         fitting = (given | {"atten_mask": mask} for mask in _masks(given, attn_mask))
-        found = next((each for each in fitting if takes(NAME, each)), None)
+        found = next((each for each in fitting if accepts(NAME, each)), None)
         if found is None:
             return None
         # torch's mask marks visible keys, the kernel's mask marks hidden ones.
         given = found | {"atten_mask": torch.logical_not(found["atten_mask"])}
-    elif not takes(NAME, given):
+    elif not accepts(NAME, given):
         return None
     elif is_causal:
-        given |= {"atten_mask": _stencil(), "sparse_mode": LEFT_UP}
+        stencil = _traced_stencil() if is_fake(query) else _stencil()
+        given |= {"atten_mask": stencil, "sparse_mode": LEFT_UP}
     return given | {"keep_prob": 1 - dropout_p} if dropout_p else given
 
 
@@ -140,6 +147,11 @@ def _stencil() -> torch.Tensor:
     ran(torch.ops.aten.fill_.Scalar._schema, (mask, True), {}, mask)
     ran(torch.ops.aten.triu.default._schema, (mask, 1), {}, mask)
     return mask
+
+
+def _traced_stencil() -> torch.Tensor:
+    """The same as operations of torch, for a compiler to trace."""
+    return torch.ones((STENCIL, STENCIL), dtype=torch.bool, device="npu").triu(1)
 
 
 @cache

@@ -25,7 +25,7 @@ from npusim.run.memory_cache import key_of
 from npusim.run.prepared import Prepared
 from npusim.run.result import Output
 from npusim.run.views import by_operand
-from npusim.torch import card, formats, known, repeats
+from npusim.torch import card, formats, known, repeats, shapes
 from npusim.torch.card import Said
 from npusim.torch.clock import clock
 from npusim.torch.relabel import to_host, to_npu
@@ -41,6 +41,7 @@ __all__ = [
     "launched",
     "run",
     "takes",
+    "takes_traced",
     "tensors_of",
 ]
 
@@ -54,6 +55,15 @@ simulated."""
 def takes(name: str, given: Given) -> bool:
     """Whether operator *name* accepts *given* on the card, with each view taken as contiguous."""
     return _takes(name, given, described_all(name, given))
+
+
+def takes_traced(name: str, given: Given) -> bool:
+    """The same of tensors that a compiler traces: they have shapes and types, but no memory."""
+    specs = {
+        key: shapes.spec_of(value, formats.get(value)) if isinstance(value, torch.Tensor) else value
+        for key, value in given.items()
+    }
+    return _is_taken(name, specs)
 
 
 def _takes(name: str, given: Given, key: Said) -> bool:

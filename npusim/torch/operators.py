@@ -172,7 +172,9 @@ def _behind(
     function: ops.TorchFunction, known: Mapping[str, object], first: torch.Tensor
 ) -> tuple[Any, ...]:
     """The further results of a function, after its outputs, on the device of *first*."""
-    each = function.behind(known)
+    # An integer that depends on symbolic sizes would fix them; traced by torch_npu it is 0
+    # (op-plugin@517f2e7 _meta_registrations.py).
+    each = [0 if isinstance(x, torch.SymInt) else x for x in function.behind(known)]
     return tuple(empty(first, *x) if isinstance(x, tuple) else x for x in each)
 
 

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable
 
 import torch
+from torch.jit._builtins import _register_builtin
 from torch.overrides import handle_torch_function
 from torch.utils._device import _device_constructors
 
@@ -33,7 +34,10 @@ def patch() -> None:
     # torch caches the set of functions that `with torch.device(...)` affects.
     _device_constructors()
     for name in FACTORIES:
-        setattr(torch, name, _marking(getattr(torch, name)))
+        make = _marking(getattr(torch, name))
+        setattr(torch, name, make)
+        # torch.jit.script compiles a function that it does not know from its source.
+        _register_builtin(make, f"aten::{name}")
     for name in METHODS:
         setattr(torch.Tensor, name, _marking(getattr(torch.Tensor, name)))
     torch.Tensor.pin_memory = _pin

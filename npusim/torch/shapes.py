@@ -119,7 +119,9 @@ def spec_of(tensor: torch.Tensor, acl_format: int) -> TensorSpec:
     dtype = "uint8" if tensor.dtype == torch.bool else str(tensor.dtype).removeprefix("torch.")
     is_turned = tensor.dim() > 1 and not tensor.is_contiguous() and tensor.mT.is_contiguous()
     layout = "ND" if acl_format == ND else "FRACTAL_NZ"
-    return TensorSpec(tuple(tensor.shape), dtype, layout, is_turned)
+    # The size of a traced tensor may be a symbol, which stands for the size in the first call.
+    shape = [size.node.hint if isinstance(size, torch.SymInt) else size for size in tensor.shape]
+    return TensorSpec(tuple(shape), dtype, layout, is_turned)
 
 
 def printed(to_text: Callable[..., str]) -> Callable[..., str]:

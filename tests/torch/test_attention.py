@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from simulated_card import recorded, torch, torch_npu
+from torch._dynamo.backends.common import aot_autograd
 
 import npusim.torch
 from npusim.torch.clock import clock
@@ -222,3 +223,23 @@ def test_shapes_alone_take_the_same_kernel_and_time() -> None:
         found, names = attended(drawn(4, 4), is_causal=True)
         seen.append((names, found.shape, round(clock.now_us - before, 6)))
     assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_a_compiler_traces_the_kernel_for_any_number_of_tokens(is_recorded: bool) -> None:
+    graphs: list[Any] = []
+
+    def noting(graph: Any, _: list[Any]) -> Any:
+        graphs.append(graph)
+        return graph
+
+    def causal(query: Any) -> Any:
+        return attention(query, query, query, is_causal=True)
+
+    backend = aot_autograd(fw_compiler=noting, bw_compiler=lambda graph, _: graph)
+    compiled = torch.compile(causal, backend=backend, fullgraph=True, dynamic=True)
+    for tokens in (8, 24):
+        query = drawn(4, 4, tokens=tokens)[0].npu().requires_grad_(is_recorded)
+        assert torch.equal(compiled(query), causal(query))
+    (graph,) = graphs
+    assert "npu.npu_fusion_attention.default" in [str(node.target) for node in graph.graph.nodes]

@@ -57,3 +57,12 @@ def test_a_torch_that_shares_no_memory_is_refused(monkeypatch: pytest.MonkeyPatc
     )
     with pytest.raises(RuntimeError, match=f"^{re.escape(message)}$"):
         backend.check()
+
+
+def _counted(count: int) -> torch.Tensor:
+    return torch.arange(count) + torch.ones(count)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_torch_jit_scripts_the_factories_of_torch() -> None:
+    assert torch.jit.script(_counted)(3).tolist() == [1, 2, 3]
