@@ -227,7 +227,8 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "attention for training, dropout": ("npu_fusion_attention", TRAINING | DROPPED),
     "attention, backward": ("npu_fusion_attention_grad", TRAINED),
     "attention, backward of dropout": ("npu_fusion_attention_grad", TRAINED | DROPPED),
-    "attention, second version, backward": ("npu_fusion_attention_grad_v2", TRAINED),
+    "attention, second version, dropout": ("npu_fusion_attention_v2", TRAINING | DROPPED),
+    "attention, second version, backward": ("npu_fusion_attention_grad_v2", TRAINED | DROPPED),
     "numbered choices": (
         "npu_moe_init_routing",
         {

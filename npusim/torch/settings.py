@@ -46,6 +46,8 @@ npu_config.py)."""
 class Config:
     """`torch.npu.config`."""
 
+    __slots__ = ()
+
     @property
     def allow_internal_format(self) -> bool:
         """Accepted without effect: weights are in FRACTAL_NZ only if a script casts them."""

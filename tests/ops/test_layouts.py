@@ -43,7 +43,6 @@ ONLY_FRACTALS = {("npu_grouped_matmul_swiglu_quant", "weight")}
 CHECKED_VALUES = {
     ("npu_kv_rmsnorm_rope_cache", "index"),
     ("npu_moe_init_routing", "row_idx"),
-    ("npu_moe_re_routing", "expert_token_num_per_rank"),
     ("npu_moe_token_permute", "indices"),
     ("npu_scatter_pa_kv_cache", "slot_mapping"),
 }
@@ -107,6 +106,7 @@ def test_each_call_is_taken_somewhere(call: str) -> None:
 
 @pytest.mark.sample(90)
 @pytest.mark.parametrize(("call", "name"), TENSORS, ids=lambda value: str(value))
+@pytest.mark.filterwarnings("ignore::npusim.data.errors.DocumentWarning")
 def test_every_form_of_a_tensor_gets_one_verdict(call: str, name: str) -> None:
     op, given = CALLS[call]
     value = given[name]

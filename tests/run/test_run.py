@@ -107,9 +107,9 @@ def test_a_transposed_array_is_described_as_its_spec() -> None:
         ("npu_quantise", "'npu_quantise'; did you mean npu_quantize?"),
         ("group_quant", "'group_quant'; did you mean npu_group_quant?"),
         (
-            "npu_grouped_matmul_finalize_routing",
-            "npu_grouped_matmul_finalize_routing, which torch_npu has and npusim does not "
-            "simulate; the closest one that is: npu_moe_finalize_routing",
+            "npu_rms_norm_quant_v2",
+            "npu_rms_norm_quant_v2, which torch_npu has and npusim does not simulate; the closest "
+            "one that is: npu_add_rms_norm_quant",
         ),
         (
             "npu_hans_encode",

@@ -223,7 +223,7 @@ def is_dtype(value: Any) -> bool:
     return isinstance(value, str) and isinstance(getattr(torch, value, None), torch.dtype)
 
 
-OF_KERNELS_ONLY = ("attention, backward of dropout",)
+OF_KERNELS_ONLY = "attention, backward of dropout", "attention, second version, backward"
 """Calls with an argument that torch_npu's function makes itself: the mask of seed and offset."""
 CALLS |= {
     f"arrays: {call}": torch_call(op, given)
@@ -585,8 +585,6 @@ def test_errors_are_told_as_on_a_card() -> None:
 
 
 def test_a_repeated_call_is_refused_for_its_own_values() -> None:
-    rows, w = integers(4, 32).npu(), integers(32, 16).npu()
-    words = torch.full((16,), 1 << 46).npu()
     query, key = half(1, 2, 1, 512).npu(), half(1, 1, 64, 512).npu()
     ropes = {"query_rope": half(1, 2, 1, 64).npu(), "key_rope": half(1, 1, 64, 64).npu()}
     stencil = torch.triu(torch.ones(2048, 2048, dtype=torch.bool), 1)
@@ -604,15 +602,7 @@ def test_a_repeated_call_is_refused_for_its_own_values() -> None:
         input_layout="BNSD",
         **ropes,
     )
-    product = torch_npu.npu_quant_matmul
     for acl, good, bad, message in (
-        (
-            "aclnnQuantMatmulV5",
-            lambda: product(rows, w, words),
-            lambda: product(rows, w, words - (1 << 46)),
-            "npu_quant_matmul: scale must have bit 46 set for an int8 output, without it the "
-            "kernel writes uint8; pack it with npu_trans_quant_param [161002]",
-        ),
         (
             "aclnnFusedInferAttentionScoreV3",
             lambda: latent(query, key, key.clone()),
