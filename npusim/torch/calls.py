@@ -100,6 +100,14 @@ def noted(operator: str | None, run: Callable[..., object]) -> Callable[..., obj
     """Wrap *run* to record its calls as *operator*, or if None as the operation passed to it."""
 
     def call(*args: object, **kwargs: object) -> object:
+        trace = torch._C._get_tracing_state()
+        if trace is not None:
+            # While torch.jit traces, the shapes that a kernel reads would be part of the trace.
+            _trace_into(None)
+            try:
+                return call(*args, **kwargs)
+            finally:
+                _trace_into(trace)
         if not _keepers or clock.is_paused:
             return run(*args, **kwargs)
         name, given = (operator, args) if operator else (str(args[0]), args[1:])
@@ -112,6 +120,20 @@ def noted(operator: str | None, run: Callable[..., object]) -> Callable[..., obj
                     keeper.leave(one)
 
     return call
+
+
+def _trace_into(trace: object) -> None:
+    """Make *trace* that of torch.jit within a kernel, where no operation is traced itself."""
+    is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(_TRACER)
+    # torch changes its trace only where operations are traced.
+    torch._C._dispatch_tls_set_dispatch_key_excluded(_TRACER, False)
+    try:
+        torch._C._set_tracing_state(trace)
+    finally:
+        torch._C._dispatch_tls_set_dispatch_key_excluded(_TRACER, is_excluded)
+
+
+_TRACER = torch._C._parse_dispatch_key("Tracer")
 
 
 def _tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:

@@ -66,3 +66,13 @@ def _counted(count: int) -> torch.Tensor:
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 def test_torch_jit_scripts_the_factories_of_torch() -> None:
     assert torch.jit.script(_counted)(3).tolist() == [1, 2, 3]
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_torch_jit_traces_no_shapes_that_kernels_read() -> None:
+    def turned(x: Any) -> Any:
+        return torch.zeros(x.shape[::-1], device="npu").copy_(x.t())
+
+    traced = torch.jit.trace(turned, torch.ones(4, 6).npu())
+    x = torch.arange(10.0).view(2, 5).npu()
+    assert torch.equal(traced(x), turned(x))
