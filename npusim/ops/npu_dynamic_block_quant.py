@@ -27,6 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT16, Array, DType
+from npusim.data.errors import shown
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import DeviceSpec
@@ -73,7 +74,8 @@ def check(contract: ops.Contract) -> Problem:
     for name, (must, why) in FIXED.items():
         value = contract.value(name)
         contract.require(
-            value == must, f"{name} must be {must!r}, not {value!r}: {why}; leave it out"
+            isinstance(value, str | int | float | np.number) and value == must,
+            f"{name} must be {must!r}, not {shown(value)}: {why}; leave it out",
         )
     least = contract.value("min_scale")
     contract.require(least >= 0, f"min_scale must be at least 0, not {least}; leave it out")

@@ -1,6 +1,6 @@
 """`torch_npu.atb`: the operators of ATB, which are registered from the start.
 
-It is also `torch_npu.op_plugin.atb._atb_ops`.
+It is also `torch_npu.op_plugin.atb._atb_ops`, and has the names of both.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ def _register_atb_extensions() -> None:
     """Do nothing: the operators are already registered."""
 
 
-_others = others_of("torch_npu.atb")
+INTERNALS = "torch_npu.op_plugin.atb._atb_ops"
+_others, _internals = others_of("torch_npu.atb"), others_of(INTERNALS)
 
 
 def __getattr__(name: str) -> object:
     """An operator of ATB; one that is not simulated raises an error when it is called."""
     is_there = name in names()["torch_npu.atb"] and name in FUNCTIONS
-    return FUNCTIONS[name] if is_there else _others(name)
+    if is_there:
+        return FUNCTIONS[name]
+    return _internals(name) if name in names()[INTERNALS] else _others(name)

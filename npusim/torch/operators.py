@@ -80,7 +80,7 @@ def _register(
 ) -> None:
     name, schema = function.name, _schema(function)
     if name in composed.PARTS:
-        real = _or_parts(real, composed.PARTS[name])
+        real = _or_parts(name, real, composed.PARTS[name])
     define(function.schema, real=real, fake=_fake(function, schema))
     full = function.schema.partition("(")[0]
     library.impl(full, _refusal(name), "CPU")
@@ -91,10 +91,13 @@ def _register(
         library.impl(full, kernel, "AutogradPrivateUse1")
 
 
-def _or_parts(real: Callable[..., object], parts: Callable[..., object]) -> Callable[..., object]:
+def _or_parts(
+    name: str, real: Callable[..., object], parts: Callable[..., object]
+) -> Callable[..., object]:
     """Run *real*, or *parts* for calls that a card accepts and the kernel of npusim does not.
 
-    If the parts reject the tensors as well, the error of the kernel is raised.
+    If the parts reject the tensors as well, the error of the kernel is raised, unless the parts say
+    what *name* must be given.
     """
 
     def either(*args: object, **kwargs: object) -> object:
@@ -108,8 +111,10 @@ def _or_parts(real: Callable[..., object], parts: Callable[..., object]) -> Call
             refusal.__context__ = None
         try:
             return parts(*args, **kwargs)
-        except OpError:
-            raise
+        except OpError as error:
+            if str(error).rpartition("\n")[2].startswith(f"{name}: "):
+                raise
+            raise refusal from None
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError):
             raise refusal from None
 
@@ -150,7 +155,7 @@ def _fake(function: ops.TorchFunction, schema: torch.FunctionSchema) -> Callable
         try:
             found = function.outputs(known, torch)
             behind = _behind(function, known, first)
-        except (AttributeError, IndexError):
+        except (AttributeError, IndexError, ValueError):
             # A tensor is None or has too few dimensions.
             name = function.name
             raise OpError(

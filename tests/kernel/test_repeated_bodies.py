@@ -139,7 +139,7 @@ ATTENTION: list[Case] = [
     for call in (
         attention_call(RNG, (200, 5, 1), (900, 5, 700), (4, 2), 64, np.float16, 48),
         attention_call(RNG, (3, 1), (1500, 2100), (4, 2), 256, np.float16, 128, template="FAI-FD"),
-        layout_call(RNG, "NTD", ((70, 3), (1100, 30)), (4, 2), 80, np.float16, sparse_mode=3)[0],
+        layout_call(RNG, "NTD", ((70, 3), (1100, 30)), (4, 2), 64, np.float16, sparse_mode=3)[0],
         layout_call(RNG, "BSH", ((1, 1), (9000, 20)), (8, 2), 64, np.float16, block_size=128)[0],
         {
             "query": np.ones((3, 1, 256), np.float16), "num_heads": 8, "num_key_value_heads": 4,

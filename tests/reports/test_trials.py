@@ -68,12 +68,17 @@ def assert_tried(run: npusim.Run, again: Any) -> None:
     for trial in run.trials:
         other = again(changed(run.device, trial.settings))
         assert other.time_us == pytest.approx(trial.time_us, rel=1e-9), trial.causes
+    removed = {trial.causes: trial.removed for trial in run.trials}
     for bound in causes(run):
         if bound.share < REPORTED or bound.second or bound.cause == "earlier":
             continue
         quick = again(faster(run.device, bound.cause, FACTOR))
-        says = bound.share * (1 - 1 / FACTOR)
-        assert 0.5 * says <= 1 - quick.time_us / run.time_us <= 1.5 * says, bound.cause
+        # Of a whole number of cycles not just any share can be removed.
+        says = bound.share * removed.get((bound.cause,), 1 - 1 / FACTOR)
+        gained = 1 - quick.time_us / run.time_us
+        assert gained >= 0.5 * says, bound.cause
+        # The chip is quicker for kernels that run earlier, too, whose time is not of this cause.
+        assert gained <= 1.5 * says or len(run.launches) > 1, bound.cause
 
 
 @pytest.mark.parametrize("device", THREE)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, INT64, DType
-from npusim.data.errors import Code
+from npusim.data.errors import Code, shown
 from npusim.data.integers import ceil_div
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.ops import _vocabulary as ops
@@ -65,8 +65,9 @@ def check(contract: ops.Contract) -> Problem:
         )
     mode = contract.value("cache_mode")
     contract.require(
-        mode in MODES,
-        f"cache_mode must be {ops.listed(MODES)}, not {mode}, which is not simulated; choose one",
+        isinstance(mode, str) and mode in MODES,
+        f"cache_mode must be {ops.listed(MODES)}, not {shown(mode)}, which is not simulated; "
+        "choose one",
         Code.UNSUPPORTED,
     )
     outputs_kv = contract.boolean("is_output_kv")
