@@ -7,6 +7,7 @@ one, and the cores of a group take the same turns: assumed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -41,7 +42,8 @@ def most_at_once(blocks: Sequence[Block], spec: DeviceSpec) -> MostAtOnce:
     if len(kinds) == 1:
         return MostAtOnce(len(blocks), spec.cores[blocks[0].kind].count)
     groups = len({block.group for block in blocks})
-    own = [sum(block.kind == kind for block in blocks) // groups for kind in kinds]
+    sizes = Counter((block.kind, block.group) for block in blocks)
+    own = [max(size for (each, _), size in sizes.items() if each == kind) for kind in kinds]
     counts = [spec.cores[kind].count // each for kind, each in zip(kinds, own, strict=True)]
     return MostAtOnce(groups, min(counts, default=groups))
 
