@@ -69,6 +69,9 @@ def register() -> None:
             f"but has {taken!r}; start a new process"
         )
     _setup_privateuseone_for_python_backend("npu", backend_module=npu)
+    torch.utils.generate_methods_for_privateuse1_backend(
+        for_tensor=False, for_module=False, for_packed_sequence=False, for_storage=True
+    )
     _register_fallback()
     _register_kernels()
     sparse_tensors.register()

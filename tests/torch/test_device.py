@@ -431,3 +431,14 @@ def test_pyacl_copies_memory_of_the_card() -> None:
     )
     with pytest.raises(AttributeError, match=exactly(message)):
         acl.rt.malloc(64, 0)
+
+
+def test_a_function_may_load_storages_onto_the_card() -> None:
+    x, file = torch.arange(6.0), io.BytesIO()
+    torch.save([x, x[:3]], file)
+    file.seek(0)
+    found, part = torch.load(file, map_location=lambda storage, _: storage.npu())
+    assert (found.device.type, found.tolist()) == ("npu", x.tolist())
+    assert part.data_ptr() == found.data_ptr()
+    assert found.untyped_storage().is_npu
+    assert not x.untyped_storage().is_npu
