@@ -145,7 +145,10 @@ def test_pse_and_dropout_as_they_are_given(
     both_ways(tensors_of(shape, kv_heads, 64, dtype), added(kind, shape, dtype, drops), layout)
 
 
-@pytest.mark.parametrize(("kind", "length"), [("slopes", 70), ("roots", 300), ("slopes", 1040)])
+@pytest.mark.parametrize(
+    ("kind", "length"),
+    [("slopes", 70), ("roots", 300), pytest.param("slopes", 1040, marks=pytest.mark.nightly)],
+)
 def test_a_bias_that_the_kernel_makes_from_slopes(kind: str, length: int) -> None:
     shape = (2 - (length > 1000), 2, length, length)
     more = added(kind, shape, np.float16, drops=length == 300)
@@ -189,6 +192,7 @@ def packed_both_ways(
         row, key = row + count, key + seen
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("keys", [(16, 40), (11, 40)])
 @pytest.mark.parametrize("kind", ["scores", "keys", "slopes"])
 def test_requests_behind_each_other(keys: tuple[int, int], kind: str) -> None:
@@ -210,6 +214,7 @@ def test_requests_behind_each_other(keys: tuple[int, int], kind: str) -> None:
     packed_both_ways(each, mores, given, [False] * 2)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("mode", [5, 6])
 @pytest.mark.parametrize(("tokens", "keys", "prefixes"), [
     (70, 70, (0, 40)), (40, 1100, (1070, 1100)), (90, 24, (3, 24)), (300, 300, (9, 129)),

@@ -138,7 +138,7 @@ REFUSED: list[tuple[dict[str, Any], str, Code]] = [
     ({"v": spec(2, 1, 3, 128)}, "v must be None: the kernel for it is not simulated; leave it "
      "out", Code.UNSUPPORTED),
     ({"cache_mode": "PA_BLK_NZ"}, "cache_mode must be Norm, PA, PA_BNSD, PA_NZ or PA_BLK_BNSD, not "
-     "'PA_BLK_NZ', which is not simulated; choose one", Code.UNSUPPORTED),
+     "'PA_BLK_NZ': it is not simulated; pass one", Code.UNSUPPORTED),
     ({"kv": spec(2, 1, 3, 512)}, "kv must have shape (batches, 1, tokens, 576), not (2, 1, 3, "
      "512); reshape it", Code.INVALID_PARAMETER),
     ({"ckv_cache": spec(4, 8, 1, 512)}, "k_cache and ckv_cache must have 64 and 512 columns and as "

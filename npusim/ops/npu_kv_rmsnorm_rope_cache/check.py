@@ -66,8 +66,7 @@ def check(contract: ops.Contract) -> Problem:
     mode = contract.value("cache_mode")
     contract.require(
         isinstance(mode, str) and mode in MODES,
-        f"cache_mode must be {ops.listed(MODES)}, not {shown(mode)}, which is not simulated; "
-        "choose one",
+        f"cache_mode must be {ops.listed(MODES)}, not {shown(mode)}: it is not simulated; pass one",
         Code.UNSUPPORTED,
     )
     outputs_kv = contract.boolean("is_output_kv")
