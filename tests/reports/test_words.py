@@ -148,6 +148,7 @@ def test_terms_explain_themselves(pages: dict[str, Path], tmp_path: Path) -> Non
 
 
 @needs_axe
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
 def test_pages_of_both_languages_keep_nobody_out(
