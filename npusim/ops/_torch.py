@@ -69,6 +69,9 @@ class Gradient:
     second output itself."""
     outputs: tuple[int, ...] = (0,)
     """Indices of the outputs that have gradients."""
+    unread_without: tuple[tuple[str, str], ...] = ()
+    """Pairs of arguments: of the first only shape and type are needed if the second is None, so
+    forward does not save it."""
 
     def __post_init__(self) -> None:
         if _GRADIENT.fullmatch(self.text) is None:
@@ -100,6 +103,7 @@ class Gradient:
     def check(self, parameters: tuple[str, ...]) -> None:
         """Raise TypeError if it uses a name that is not in *parameters* and not set by a call."""
         named = (*self.inputs, *(each for each in self.arguments if not _FOUND.fullmatch(each)))
+        named += tuple(name for pair in self.unread_without for name in pair)
         unknown = [name for name in named if name not in parameters]
         if unknown:
             raise TypeError(

@@ -357,7 +357,8 @@ OPERATOR = ops.Operator(
             outputs=_outputs,
             gradient=ops.Gradient(
                 "permuted_tokens, probs: npu_moe_token_unpermute_grad(permuted_tokens, grad, "
-                "sorted_indices, probs, padded_mode, restore_shape)"
+                "sorted_indices, probs, padded_mode, restore_shape)",
+                unread_without=(("permuted_tokens", "probs"),),
             ),
         ),
     ),

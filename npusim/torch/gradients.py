@@ -103,6 +103,8 @@ class _Recorded(torch.autograd.Function):
         each = outputs if isinstance(outputs, tuple) else (outputs,)
         known |= {"result": each[0], **{f"result{i}": output for i, output in enumerate(each)}}
         asked = {name: known[name] for name in gradient.arguments if name in known}
+        unread = {name for name, other in gradient.unread_without if known[other] is None}
+        context.unread = {name: _form(asked.pop(name)) for name in unread}
         tensors = {name: x for name, x in asked.items() if isinstance(x, torch.Tensor)}
         context.tensors = tuple(tensors)
         context.others = {name: value for name, value in asked.items() if name not in tensors}
@@ -111,8 +113,7 @@ class _Recorded(torch.autograd.Function):
         context.mark_non_differentiable(*(x for x in others if isinstance(x, torch.Tensor)))
         # backward makes zeros only for the gradients that the operator needs.
         context.set_materialize_grads(False)
-        found = {place: each[place] for place in gradient.outputs}
-        context.forms = {place: (x.shape, x.dtype, x.device) for place, x in found.items()}
+        context.forms = {place: _form(each[place]) for place in gradient.outputs}
         return outputs
 
     @staticmethod
@@ -122,6 +123,8 @@ class _Recorded(torch.autograd.Function):
             if grads[place] is None:
                 grads[place] = torch.zeros(shape, dtype=dtype, device=device)
         known = context.others | dict(zip(context.tensors, context.saved_tensors, strict=True))
+        for name, (shape, dtype, device) in context.unread.items():
+            known[name] = torch.empty(shape, dtype=dtype, device=device)
         needed = zip(context.names, context.needs_input_grad[1:], strict=True)
         wanted = frozenset(name for name, is_needed in needed if is_needed)
         _wanted.append(wanted)
@@ -130,6 +133,10 @@ class _Recorded(torch.autograd.Function):
         finally:
             _wanted.pop()
         return None, *(found[name] if name in wanted else None for name in context.names)
+
+
+def _form(x: torch.Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
+    return x.shape, x.dtype, x.device
 
 
 class _NoBackward(torch.autograd.Function):

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from simulated_card import torch, torch_npu
 
+from npusim import devices
 from npusim.torch.clock import clock
+from npusim.torch.composed import legacy
 
 functions = torch.nn.functional
 
@@ -403,3 +405,40 @@ def test_a_loss_takes_no_smoothing() -> None:
     x = torch.ones(2).npu()
     with pytest.raises(RuntimeError, match="label_smoothing must be 0, as its document says"):
         torch_npu.npu_fused_cross_entropy_loss_with_max_sum(x, x, x, label_smoothing=0.1)
+
+
+def test_no_flag_of_an_overflow_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = torch_npu.npu_alloc_float_status(torch.ones(1).npu())
+    found = torch_npu.npu_get_float_status(flags)
+    assert (found.dtype, found.tolist()) == (torch.int32, [0] * 8)
+    cleared = torch_npu.npu_clear_float_status(flags)
+    assert (cleared.dtype, cleared.tolist()) == (torch.float32, [0] * 8)
+    monkeypatch.setattr(legacy.card, "spec", lambda: devices.load("ascend310p3"))
+    with pytest.raises(NotImplementedError) as caught:
+        torch_npu.npu_get_float_status(flags)
+    assert str(caught.value) == (
+        "npusim.torch: npu_get_float_status must not be called on Atlas inference; look for the "
+        "largest value"
+    )
+
+
+def test_copies_of_strided_views_and_into_others() -> None:
+    x = rand(4, 6)
+    found = torch_npu.npu_stride_copy(x.npu(), [3, 2], [6, 2], 1)
+    assert torch.equal(found.cpu(), x.flatten()[1:].as_strided((3, 2), (6, 2), 1))
+    own = torch.zeros(4, 6).npu()
+    assert torch.equal(torch.ops.npu.npu_view_copy(own, x.npu(), False).cpu(), x)
+    assert torch.equal(own.cpu(), x)
+    assert torch_npu.one_(own).cpu().eq(1).all()
+
+
+def test_convolutions_over_three_axes_and_into_a_tensor() -> None:
+    x, weight = rand(1, 2, 4, 5, 5), rand(3, 2, 2, 3, 3)
+    found = torch_npu.npu_conv3d(x.npu(), weight.npu(), None, [1, 1, 1], [0, 1, 1], [1, 1, 1], 1)
+    wanted = functions.conv3d(x, weight, None, 1, (0, 1, 1))
+    torch.testing.assert_close(found.cpu(), wanted, rtol=1e-3, atol=1e-3)
+    out = torch.empty(wanted.shape).npu()
+    torch.ops.npu.npu_conv3d.out(
+        x.npu(), weight.npu(), None, [1, 1, 1], [0, 1, 1], [1, 1, 1], 1, out=out
+    )
+    assert torch.equal(out, found)

@@ -247,3 +247,31 @@ def test_the_gradient_of_pse_is_unwritten_memory(keep_prob: float) -> None:
     found.sum().backward()
     assert torch.isfinite(given[0].grad).all()
     assert (given[1].grad.cpu().view(torch.uint8) == 0x7B).all()
+
+
+@pytest.mark.parametrize("has_probs", [True, False])
+def test_tokens_are_saved_for_the_gradient_of_their_weights_alone(has_probs: bool) -> None:
+    rows, order = torch.randn(8, 16).half(), torch.randperm(8).int()
+    probs = torch.rand(4, 2).half() if has_probs else None
+    given = rows.npu().requires_grad_()
+    saved: list[int] = []
+
+    def pack(x: Any) -> Any:
+        saved.append(x.data_ptr())
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        found = torch_npu.npu_moe_token_unpermute(
+            given, order.npu(), None if probs is None else probs.npu()
+        )
+    assert (given.data_ptr() in saved) == has_probs
+    grad = torch.randn(found.shape).half()
+    if not has_probs:
+        with torch.no_grad():
+            given.fill_(torch.nan)  # what is not saved is not read either
+    found.backward(grad.npu())
+    shares = torch.ones(8) if probs is None else probs.flatten()
+    wanted = torch.zeros(8, 16)
+    for choice, row in enumerate(order.tolist()):
+        wanted[row] = grad[choice // (2 if has_probs else 1)].float() * shares[choice]
+    torch.testing.assert_close(given.grad.cpu().float(), wanted, rtol=2**-10, atol=2**-10)

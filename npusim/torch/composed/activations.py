@@ -1,8 +1,8 @@
 """Gated activations composed of torch operations; 16-bit floats are computed in float32.
 
 Sources: op-plugin@517f2e7, the documents torch_npu-npu_gelu_mul.md,
-torch_npu-npu_clipped_swiglu.md and torch_npu-npu_group_norm_swish.md, and the schema of npu_geglu;
-that its gelu is one of the second half by default is how aclnnGeGluV3 is documented.
+torch_npu-npu_clipped_swiglu.md and torch_npu-npu_group_norm_swish.md, and ops-nn@e5c3fa932
+activation/ge_glu_v2/docs/aclnnGeGluV3.md.
 """
 
 from __future__ import annotations

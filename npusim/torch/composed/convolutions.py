@@ -76,19 +76,9 @@ def convolution_backward(
     return of_input, *others
 
 
-def convolution_out(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-    *,
-    out: torch.Tensor,
-) -> torch.Tensor:
-    """The same into *out*."""
-    overwrite(out, convolution(input, weight, bias, stride, padding, dilation, groups))
+def convolution_out(*given: Any, out: torch.Tensor) -> torch.Tensor:
+    """:func:`convolution` into *out*."""
+    overwrite(out, convolution(*given))
     return out
 
 

@@ -7,18 +7,22 @@ Sources: op-plugin@517f2e7, the documents and C++ of these functions, and apply_
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-from npusim.torch.errors import require_option
+from npusim.ops import A2_A3
+from npusim.torch import card
+from npusim.torch.errors import not_modelled, require_option
 from npusim.torch.relabel import overwrite
 
 __all__ = [
     "alloc_float_status",
     "bert_apply_adam",
+    "clear_float_status",
     "copy_memory_",
     "dropout_with_byte_mask",
-    "float_status",
+    "get_float_status",
     "indexing",
     "max_dim",
     "min_dim",
@@ -77,9 +81,24 @@ def alloc_float_status(input: torch.Tensor) -> torch.Tensor:
     return torch.zeros(FLOAT_STATUS_ELEMENTS, device=input.device)
 
 
-def float_status(input: torch.Tensor, mode: int = 0) -> torch.Tensor:  # noqa: ARG001
-    """The flags unchanged: an Atlas A2 or A3 sets none, since it computes infinities."""
-    return torch.zeros_like(input)
+def get_float_status(input: torch.Tensor, mode: int = 0) -> torch.Tensor:
+    """Flags of int32, none of which is set: overflows are not recorded.
+
+    An Atlas A2 or A3 computes infinities and sets none (assumed); an Atlas inference product
+    saturates and would, so that the call is refused there.
+    """
+    require_option("npu_get_float_status", "mode", mode, 0, 1)
+    if card.spec().series not in A2_A3:
+        raise not_modelled(
+            "npu_get_float_status", "be called on Atlas inference", "look for the largest value"
+        )
+    return torch.zeros(FLOAT_STATUS_ELEMENTS, dtype=torch.int32, device=input.device)
+
+
+def clear_float_status(input: torch.Tensor, mode: int = 0) -> torch.Tensor:
+    """Clear the flags, none of which is set; they are returned in the type of *input*."""
+    require_option("npu_clear_float_status", "mode", mode, 0, 1)
+    return torch.zeros(FLOAT_STATUS_ELEMENTS, dtype=input.dtype, device=input.device)
 
 
 def one_(input: torch.Tensor) -> torch.Tensor:
@@ -99,19 +118,10 @@ def stride_copy(
     return torch.as_strided(input, shape, stride, int(storage_offset)).contiguous()
 
 
-def scatter_list(
-    input: Sequence[torch.Tensor],
-    indices: torch.Tensor,
-    updates: torch.Tensor,
-    mask: torch.Tensor | None = None,
-    reduce: str = "update",
-    axis: int = -2,
-) -> list[torch.Tensor]:
-    """Copies of the tensors of *input*, each with its part of *updates* written at its index along
-    *axis*; with *indices* `(tensors, 2)` as many as its second column. Those that *mask* marks with
-    zero are left as they are."""
+def scatter_list(input: Sequence[torch.Tensor], *given: Any, **options: Any) -> list[torch.Tensor]:
+    """:func:`scatter_list_` into copies of the tensors of *input*, which are returned."""
     found = [each.clone() for each in input]
-    scatter_list_(found, indices, updates, mask, reduce, axis)
+    scatter_list_(found, *given, **options)
     return found
 
 
@@ -123,7 +133,9 @@ def scatter_list_(
     reduce: str = "update",
     axis: int = -2,
 ) -> None:
-    """The same in place."""
+    """Write to each tensor of *input* its part of *updates*, at its index along *axis*: with
+    *indices* `(tensors, 2)` as many places as the second column has. Tensors that *mask* marks with
+    zero are left as they are."""
     require_option("npu_scatter_list", "reduce", reduce, "update")
     used = [True] * len(input) if mask is None else mask.bool().tolist()
     for place, target in enumerate(input):

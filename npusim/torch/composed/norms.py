@@ -92,8 +92,8 @@ def add_rms_norm_v2(
 def add_rms_norm_cast(
     x1: torch.Tensor, x2: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """npu_add_rms_norm, with its result in float32 first. The kernel's own result is widened
-    (assumed: a card may not have rounded it)."""
+    """npu_add_rms_norm, with its rounded result in float32 first (ops-nn@e5c3fa932
+    norm/add_rms_norm_cast/README.md)."""
     y, rstd, x = torch.ops.npu.npu_add_rms_norm(x1, x2, gamma, epsilon)
     return y.float(), y, rstd, x
 

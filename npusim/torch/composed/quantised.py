@@ -3,7 +3,7 @@
 Sources: op-plugin@517f2e7, the documents torch_npu-npu_quant_matmul_gelu.md,
 torch_npu-npu_quant_matmul_reduce_sum.md, torch_npu-npu_grouped_matmul_swiglu_quant_v2.md,
 torch_npu-npu_rms_norm_quant.md, torch_npu-npu_quant_scatter.md and torch_npu-npu_rotate_quant.md;
-ops-nn@HEAD quant/dequant_bias/README.md.
+ops-nn@e5c3fa932 quant/dequant_bias/README.md.
 """
 
 from __future__ import annotations
