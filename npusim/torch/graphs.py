@@ -127,6 +127,11 @@ def note(name: str, call: Callable[[], object]) -> None:
         capture.note_call(name, call)
 
 
+def is_in_step() -> bool:
+    """Whether an operation runs that the capture under way records as one."""
+    return bool(_capturing) and _capturing[-1].is_in_step
+
+
 def as_one_step(
     name: str, call: Callable[[], tuple[torch.Tensor, ...]]
 ) -> tuple[torch.Tensor, ...]:
@@ -137,6 +142,8 @@ def as_one_step(
     if not _capturing:
         return call()
     capture = _capturing[-1]
+    if capture.is_in_step:
+        return call()
     capture.is_in_step = True
     try:
         result = call()

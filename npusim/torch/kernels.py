@@ -87,8 +87,9 @@ def launch(name: str, given: Given) -> torch.Tensor:
 
 def launch_all(name: str, given: Given) -> tuple[torch.Tensor, ...]:
     """The same for an operator with several outputs."""
-    done = card.run(name, **arguments(name, given))
-    return tuple(to_npu(result(output)) for output in done.outputs.values())
+    key = described_all(name, given)
+    outputs, _ = run(name, arguments(name, given), key, (name, key))
+    return tuple(to_npu(result(output)) for output in outputs.values())
 
 
 def launched(name: str, given: Given) -> torch.Tensor | None:

@@ -7,8 +7,7 @@ parallel to other kernels (op-plugin@517f2e7, FlashAttentionKernelNpuOpApi.cpp).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
@@ -16,7 +15,7 @@ import torch
 
 from npusim.data.errors import Code, OpError
 from npusim.torch import card, generator, shapes
-from npusim.torch.graphs import as_one_step
+from npusim.torch.graphs import as_one_step, is_in_step
 from npusim.torch.relabel import to_npu
 
 __all__ = [
@@ -27,7 +26,6 @@ __all__ = [
     "npu_dropout",
     "npu_dropout_backward",
     "npu_dropout_gen_mask",
-    "renewed",
     "require_renewed",
     "unpacked",
 ]
@@ -100,29 +98,14 @@ def npu_dropout_backward(
     return grad_output * kept.to(grad_output.dtype) * share
 
 
-_renewed = False
-"""Whether the function that runs renews seed and offset in each replay of a graph."""
-
-
-@contextmanager
-def renewed() -> Iterator[None]:
-    """Allow masks during capture of a graph: their seeds and offsets are renewed in replays."""
-    global _renewed
-    outer, _renewed = _renewed, True
-    try:
-        yield
-    finally:
-        _renewed = outer
-
-
 def require_renewed() -> None:
-    """Raise OpError during capture of a graph, except by functions that are :func:`renewed`.
+    """Raise OpError during capture of a graph, except by what it records as one step.
 
-    The gradient uses the seed and offset of forward, but a replayed graph would not renew integers
+    Each replay runs such a step anew, with another seed and offset. The gradient uses the seed and offset of forward, but a replayed graph would not renew integers
     for it. A card therefore refuses all versions but npu_fusion_attention_v3, where they are
     tensors (NPUGeneratorImpl.cpp, philox_engine_inputs).
     """
-    if generator.is_captured() and not _renewed:
+    if generator.is_captured() and not is_in_step():
         raise OpError(
             Code.UNSUPPORTED,
             "npu_fusion_attention: keep_prob must be 1 while a graph is captured, but is less; "
@@ -144,5 +127,5 @@ def dropout_with_add_softmax(
     """The mask, the softmax of `x1 + alpha * input` along *dim*, and its dropout with probability
     *prob* of zero."""
     shares = torch.softmax(x1.float() + alpha * input.float(), dim).to(x1.dtype)
-    mask = npu_dropout_gen_mask(x1, x1.shape, prob, *drawn())
-    return mask, shares, npu_dropout_backward(shares, mask, prob)
+    dropped, mask = npu_dropout(shares, prob)
+    return mask, shares, dropped

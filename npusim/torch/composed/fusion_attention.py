@@ -67,8 +67,7 @@ def npu_fusion_attention_v3(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ..
     seed, offset = torch.tensor(0), torch.tensor(0)
 
     def attend() -> tuple[torch.Tensor, ...]:
-        with dropout.renewed():
-            *tensors, own_seed, own_offset, _ = torch.ops.npu.npu_fusion_attention(**given)
+        *tensors, own_seed, own_offset, _ = torch.ops.npu.npu_fusion_attention(**given)
         seed.fill_(own_seed)
         offset.fill_(own_offset)
         return tuple(tensors)
@@ -99,8 +98,7 @@ def npu_fusion_attention_grad_v3(*args: Any, **kwargs: Any) -> Gradients:
     def back() -> Gradients:
         for name, tensor in place.items():
             given[name] = 0 if tensor is None else int(tensor.cpu().numpy())
-        with dropout.renewed():
-            found: Gradients = torch.ops.npu.npu_fusion_attention_grad(**given)
+        found: Gradients = torch.ops.npu.npu_fusion_attention_grad(**given)
         return found
 
     return as_one_step("npu_fusion_attention_grad_v3", back)
