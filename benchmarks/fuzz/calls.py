@@ -35,7 +35,6 @@ for family in (
 Rng = np.random.Generator
 NAMES = tuple(dtype.name for dtype in DTYPES)
 SIZES = (1, 2, 3, 8, 16, 17, 31, 32, 33, 40, 64, 96, 128, 200, 256, 512)
-FLOATS = ("float16", "bfloat16", "float32")
 ODD_VALUES: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 3, 48, 64, 2**31, 2**63, -(2**70), 0.5, float("nan"), float("inf"),
     "", "int8", "qint8", "quint8", "int32", "quint4x2", "float16", "nd", "\x1b[31m", "$x_1$", b"x",

@@ -101,9 +101,10 @@ def npu_dropout_backward(
 def require_renewed() -> None:
     """Raise OpError during capture of a graph, except by what it records as one step.
 
-    Each replay runs such a step anew, with another seed and offset. The gradient uses the seed and offset of forward, but a replayed graph would not renew integers
-    for it. A card therefore refuses all versions but npu_fusion_attention_v3, where they are
-    tensors (NPUGeneratorImpl.cpp, philox_engine_inputs).
+    Each replay runs such a step anew, with another seed and offset. The gradient uses those of
+    forward, but a replayed graph would not renew integers for it. A card therefore refuses all
+    versions but npu_fusion_attention_v3, where they are tensors (NPUGeneratorImpl.cpp,
+    philox_engine_inputs).
     """
     if generator.is_captured() and not is_in_step():
         raise OpError(

@@ -14,6 +14,7 @@ import torch
 __all__ = ["ps_roi_pooling", "ps_roi_pooling_backward"]
 
 SMALLEST_ROI = 0.1
+"""Smallest width and height of a region (R-FCN, assumed)."""
 ROI_DIMENSIONS = 3
 
 
