@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from npusim.data.errors import Code, OpError
+from npusim.ops._contract import listed
 from npusim.torch import numbering
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "invalid_device",
     "mixed_devices",
     "not_modelled",
+    "require_choice",
     "require_option",
 ]
 
@@ -74,6 +76,14 @@ def require_option(function: str, name: str, found: object, *simulated: object) 
         raise NotImplementedError(
             f"{function}: {name} must be {known}, not {found!r}, which is not simulated; pass "
             f"{simulated[-1]!r}"
+        )
+
+
+def require_choice(function: str, name: str, found: object, *choices: str) -> None:
+    """Raise ValueError unless argument *name* of *function* is one of *choices*."""
+    if found not in choices:
+        raise ValueError(
+            f"{function}: {name} must be {listed(choices)}, not {found!r}; choose one of these"
         )
 
 

@@ -56,7 +56,8 @@ def _register_composed() -> frozenset[str]:
     _libraries.append(library)
     for full, function in composed.declared().items():
         library.define(function.schema)
-        library.impl(full, composed.COMPOSED[full], "CompositeImplicitAutograd")
+        run = _with_shapes(function.name, _schema(function), composed.COMPOSED[full])
+        library.impl(full, run, "CompositeImplicitAutograd")
         library.impl(full, _refusal(function.name), "CPU")
     hosted.register(library)
     for name in hosted.declared():
@@ -66,6 +67,27 @@ def _register_composed() -> frozenset[str]:
         for functions in (composed.declared(), hosted.declared())
         for function in functions.values()
     )
+
+
+def _with_shapes(
+    name: str, schema: torch.FunctionSchema, function: Callable[..., object]
+) -> Callable[..., object]:
+    """*function* under *name*; an error of torch says the shapes of its tensors as well."""
+
+    def run(*args: object, **kwargs: object) -> object:
+        try:
+            return function(*args, **kwargs)
+        except (IndexError, RuntimeError, TypeError, ValueError) as error:
+            is_torchs = type(error) in (IndexError, RuntimeError, TypeError, ValueError)
+            if not is_torchs or f"{name}: " in str(error):
+                raise
+            known = described(bind(schema, args, kwargs), {})
+            raise type(error)(
+                f"{error}\n{name}: its tensors must fit together, not be {_shapes(known)}; pass "
+                "those that its document describes"
+            ) from None
+
+    return run
 
 
 def _schema(function: ops.TorchFunction) -> torch.FunctionSchema:

@@ -3,12 +3,17 @@ held against loops."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from simulated_card import torch, torch_npu
 
 Tensor = Any
+
+
+def half(*shape: int) -> Tensor:
+    return torch.randn(shape).half()
 
 
 def close(found: Tensor, expected: Tensor, step: float) -> None:
@@ -214,7 +219,7 @@ def test_products_get_their_scales_and_bias(dtype: Any) -> None:
 
 
 def test_keys_are_compressed_by_weights_of_their_heads() -> None:
-    x, weight, ends = torch.randn(23, 2, 8).half(), torch.randn(6, 2).half(), [9, 12, 23]
+    x, weight, ends = half(23, 2, 8), half(6, 2), [9, 12, 23]
     expected, first = [], 0
     for last in ends:
         for start in range(first, last - 5, 3):
@@ -261,3 +266,58 @@ def test_compressed_keys_choose_blocks() -> None:
             importance[masks[1][place, :blocks].bool()] = 23333.0
             wanted = importance.sort(descending=True, stable=True)[1][:2]
             assert chosen[token, group].tolist() == wanted.tolist()
+
+
+def test_a_sequence_shorter_than_a_block_has_no_compressed_key() -> None:
+    found = torch_npu.npu_nsa_compress(half(5, 2, 8).npu(), half(6, 2).npu(), 6, 3)
+    assert (found.shape, found.dtype) == ((0, 2, 8), torch.float16)
+
+
+# ---- what does not fit ----
+
+X = torch.randn(4, 64).npu()
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (
+            lambda: torch_npu.npu_top_k_top_p_sample(X, X[:3, 0].int(), X[:, 0]),
+            RuntimeError,
+            "The size of tensor a (3) must match the size of tensor b (4) at non-singleton "
+            "dimension 0\nnpu_top_k_top_p_sample: its tensors must fit together, not be logits "
+            "(4, 64), top_k (3,), top_p (4,); pass those that its document describes",
+        ),
+        (
+            lambda: torch_npu.npu_geglu(X[:, :7]),
+            RuntimeError,
+            "The size of tensor a (4) must match the size of tensor b (3) at non-singleton "
+            "dimension 1\nnpu_geglu: its tensors must fit together, not be input (4, 7); pass "
+            "those that its document describes",
+        ),
+        (
+            lambda: torch_npu.npu_top_k_top_p_sample(X, X[:, 0].int(), X[:, 0], post_sample="max"),
+            ValueError,
+            "npu_top_k_top_p_sample: post_sample must be qSample, multiNomial or None, not 'max'; "
+            "choose one of these",
+        ),
+        (
+            lambda: torch_npu.npu_cross_entropy_loss(X, X[:, 0].long(), reduction="avg"),
+            ValueError,
+            "npu_cross_entropy_loss: reduction must be mean, sum or none, not 'avg'; choose one of "
+            "these",
+        ),
+        (
+            lambda: torch_npu.npu_dequant_bias(X, X[0], None, None),
+            RuntimeError,
+            "npu_dequant_bias: x must be torch.int32, not torch.float32; pass an integer product",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    call: Callable[[], Any], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind) as caught:
+        call()
+    assert type(caught.value) is kind
+    assert str(caught.value) == message

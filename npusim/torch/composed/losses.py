@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from npusim.torch.composed.bits import packed, unpacked
-from npusim.torch.errors import require_option
+from npusim.torch.errors import require_choice, require_option
 
 __all__ = [
     "cross_entropy_loss",
@@ -39,7 +39,7 @@ def cross_entropy_loss(
     )
     for name, given in zloss:
         require_option(function, name, given, type(given)(0))
-    require_option(function, "reduction", reduction, "mean", "sum", "none")
+    require_choice(function, "reduction", reduction, "mean", "sum", "none")
     scores = torch.log_softmax(input.float(), -1)
     weights = scores.new_ones(scores.shape[1]) if weight is None else weight.float()
     is_counted = (target != ignore_index).float()

@@ -30,7 +30,8 @@ def compress(
 ) -> torch.Tensor:
     """The sums of `compress_block_size` rows of *input* `(tokens, heads, columns)`, every
     `compress_stride` rows of a sequence, by *weight* `(compress_block_size, heads)`."""
-    found, first = [], 0
+    # Sequences that are shorter than a block give none.
+    found, first = [input.new_empty((0, *input.shape[1:]), dtype=torch.float32)], 0
     for last in actual_seq_len or [input.shape[0]]:
         if last - first >= compress_block_size:
             # (blocks, heads, columns, rows of a block)

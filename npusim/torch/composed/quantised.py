@@ -234,6 +234,10 @@ def dequant_bias(
 ) -> torch.Tensor:
     """int32 products `(rows, columns)` times the scales of columns and of rows, in float32. A bias
     of int32 is added before the scales, one of another type after them."""
+    if x.dtype != torch.int32:
+        raise RuntimeError(
+            f"npu_dequant_bias: x must be torch.int32, not {x.dtype}; pass an integer product"
+        )
     is_before = bias is not None and bias.dtype == torch.int32
     levels = x + bias if is_before else x
     found = levels.float() * weight_scale.float()

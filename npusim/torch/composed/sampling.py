@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from npusim.torch.errors import require_option
+from npusim.torch.errors import require_choice
 
 __all__ = ["sim_exponential_", "top_k_top_p", "top_k_top_p_sample"]
 
@@ -55,8 +55,8 @@ def top_k_top_p_sample(
     are drawn from (`multiNomial`); the largest is taken. A k outside of 1 to *ks_max*, a p of 1 and
     a minimum of 0 leave all. *top_k_guess* changes the time alone, and is not simulated.
     """
-    simulated = ("qSample", "multiNomial", "None")
-    require_option("npu_top_k_top_p_sample", "post_sample", post_sample, *simulated)
+    choices = ("qSample", "multiNomial", "None")
+    require_choice("npu_top_k_top_p_sample", "post_sample", post_sample, *choices)
     place = torch.arange(logits.shape[-1], device=logits.device)
     rounded = -(-min(ks_max, MOST_CHOSEN) // CHOSEN_UNIT) * CHOSEN_UNIT
     k, p = top_k.long()[:, None], top_p.float()[:, None]
