@@ -35,7 +35,6 @@ import os
 import shutil
 import subprocess
 import sys
-import venv
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -44,6 +43,7 @@ from pathlib import Path
 from typing import Any
 
 from closeness import difference, in_float32, rounded
+from vllm_environment import made_environment
 
 __all__ = ["Case", "changes", "main", "outcome_of", "summary"]
 
@@ -310,16 +310,8 @@ def run_tests(
         variables |= dict(environment or {})
         variables["PYTHONPATH"] = os.pathsep.join((here, variables.get("PYTHONPATH", "")))
         name = str(file.relative_to(root))
-        words = [
-            str(python),
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "npusim.torch.pytest_plugin",
-            "-p",
-            "world",
-        ]
+        plugins = ("-p", "npusim.torch.pytest_plugin", "-p", "world")
+        words = [str(python), "-m", "pytest", "-q", *plugins]
         with (results / "pytest.log").open("a") as log, suppress(subprocess.TimeoutExpired):
             subprocess.run(
                 [*words, "-p", "no:cacheprovider", "-o", "addopts=", name],
@@ -361,71 +353,10 @@ def transformers(checkout: Path, results: Path) -> dict[str, Case]:
 
 # ---- vllm-ascend ----
 
-ALSO = """
-numpy scipy pandas numba simpy ml_dtypes threadpoolctl cachetools psutil pillow sentencepiece
-requests blake3 py-cpuinfo protobuf fastapi<0.137 openai aiohttp httpx prometheus_client tiktoken
-lark==1.2.2 prometheus-fastapi-instrumentator partial-json-parser jsonschema pyzmq msgspec einops
-cbor2 ninja gguf opencv-python-headless cloudpickle watchfiles python-json-logger pybase64 ijson
-setproctitle anthropic mcp opentelemetry-sdk opentelemetry-api opentelemetry-exporter-otlp uvloop
-uvicorn python-multipart email-validator xxhash modelscope pytest pytest-asyncio pytest-mock
-"""
-"""What vllm imports and that does not want a torch of its own."""
-WITHOUT_TORCH = """
-compressed-tensors llguidance outlines_core lm-format-enforcer depyf mistral_common openai-harmony
-model-hosting-container-standards xgrammar opentelemetry-semantic-conventions-ai interegular astor
-dill diskcache pydantic-extra-types pycountry loguru frozendict apache-tvm-ffi torchvision==0.28.0
-"""
-"""The same of what would bring one along: installed without what it depends on."""
-
-
-START = f"import os; {RECORD!r} in os.environ and __import__('world').start()"
-"""What each process of the environment runs first while tests run, for those that they start."""
-NMS = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-"""What torchvision declares of its operators that suppress boxes."""
-
-
-def start() -> None:
-    """Install the card, and import torchvision, in a process of the environment."""
-    import npusim.torch
-
-    npusim.torch.install()
-    with suppress(ImportError):
-        try:
-            importlib.import_module("torchvision")
-        except RuntimeError:
-            # A package index has it for a torch of another card. Its library does not load, and
-            # what it declares of these two has to be there for the rest to be imported.
-            import torch
-
-            for name in ("nms", "qnms"):
-                torch.library.define(f"torchvision::{name}", NMS)
-            importlib.import_module("torchvision")
-
-
-def made_environment(folder: Path, vllm: str) -> Path:
-    """The Python of an environment with that *vllm*, made in *folder* unless it is there."""
-    python = folder / "bin" / "python"
-    done = folder / "complete"
-    if done.is_file():
-        return python
-    venv.create(folder, with_pip=True)
-    packages = next(folder.glob("lib/python*/site-packages"))
-    import torch
-
-    import npusim
-
-    others = [str(Path(each.__path__[0]).parent) for each in (torch, npusim)]
-    (packages / "world.pth").write_text("\n".join((*others, START)) + "\n")
-    pip = [str(python), "-m", "pip", "install", "--quiet"]
-    subprocess.run([*pip, *ALSO.split()], check=True)
-    subprocess.run([*pip, "--no-deps", *WITHOUT_TORCH.split(), f"vllm=={vllm}"], check=True)
-    done.touch()
-    return python
-
 
 def vllm_ascend(checkout: Path, results: Path, vllm: str) -> dict[str, Case]:
     """The unit tests of vllm-ascend, as on a machine that has a card."""
-    python = made_environment(results / "environment", vllm)
+    python = made_environment(RECORD, results / "environment", vllm)
     root = results / "vllm_ascend"
     shutil.rmtree(root, ignore_errors=True)
     shutil.copytree(checkout, root, ignore=shutil.ignore_patterns(".git"))
